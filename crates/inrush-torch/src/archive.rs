@@ -3,6 +3,21 @@
 //! Only stored (uncompressed) entries are readable, which is all that PyTorch writes. Every length
 //! and offset is untrusted. Ranges are checked against the file, and must not overlap, before any
 //! slice is taken.
+//!
+//! Layout of a zip file, read from its end:
+//!
+//! ```text
+//! [local header | contents] ..  [central directory]  [zip64 record, locator]  [end | comment]
+//!                               ^ offset, length are in the end records   ^ last 22..65557 bytes
+//! ```
+//!
+//! The central directory is the one source of names and sizes. A local header is read only for
+//! the lengths of its name and extra field, since these decide where the contents begin and may
+//! differ from the directory's. Archives of more than 4 GB, or with entries of that size, keep
+//! 64-bit fields in zip64 records.
+//!
+//! Entries that overlap are refused: such a file can list one range many times and so make
+//! readers do work out of proportion to its size.
 
 use inrush_base::{Error, Result};
 use std::fs::File;
@@ -14,6 +29,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Bytes(Arc<Source>);
 
+/// Owner of the bytes. A test, or a caller that received an archive over a network, has them in
+/// memory.
 enum Source {
     Map(memmap2::Mmap),
     Memory(Vec<u8>),
@@ -31,6 +48,8 @@ impl Bytes {
         if !meta.is_file() {
             return Err(Error::input(format!("{shown} is not a file")));
         }
+        // A mapping of length zero is an error of the system. An empty file must be reported as
+        // no zip.
         if meta.len() == 0 {
             return Ok(Bytes::from(Vec::new()));
         }
@@ -74,8 +93,12 @@ struct Entry {
     name: Range<usize>,
     /// Range of the contents.
     data: Range<usize>,
+    /// Compression, `STORED` for those that can be read. Others are kept, so that `range` can
+    /// name the method and an entry that is never read does no harm.
     method: u16,
+    /// Bit 0 of the general purpose flags.
     encrypted: bool,
+    /// CRC-32 of the uncompressed contents.
     crc: u32,
 }
 
@@ -86,6 +109,7 @@ pub struct Archive {
     entries: Vec<Entry>,
 }
 
+// Signatures of the records, as little-endian integers: `PK` and two bytes that tell the kind.
 const END: u32 = 0x0605_4b50;
 const END64: u32 = 0x0606_4b50;
 const END64_LOCATOR: u32 = 0x0706_4b50;
@@ -112,6 +136,7 @@ impl Fields<'_> {
     fn u64(&self, at: usize) -> Result<u64> {
         Ok(u64::from_le_bytes(self.get(at)?))
     }
+    /// Reads a 64-bit field as a position. Fails only where `usize` is narrower.
     fn offset(&self, at: usize) -> Result<usize> {
         usize::try_from(self.u64(at)?).map_err(|_| Error::input("a zip offset is out of range"))
     }
@@ -138,12 +163,15 @@ impl Archive {
             .ok_or_else(|| Error::internal("an archive outside its file"))?;
         let mut entries = entries(file)?;
         for e in &mut entries {
+            // An inner archive counts from its own beginning. Ranges of the whole file let its
+            // tensors be slices of the one mapping, without a second one.
             for r in [&mut e.name, &mut e.data] {
                 *r = r.start + base.start..r.end + base.start;
             }
         }
         entries.sort_by(|a, b| bytes[a.name.clone()].cmp(&bytes[b.name.clone()]));
         let archive = Archive { bytes, entries };
+        // Two entries of one name could pass a check as one and be read as the other.
         if let Some(w) =
             (archive.entries.windows(2)).find(|w| archive.name(&w[0]) == archive.name(&w[1]))
         {
@@ -169,6 +197,7 @@ impl Archive {
         self.entries.iter().map(|e| self.name(e))
     }
 
+    /// Finds an entry by binary search over the sorted names.
     fn find(&self, name: &str) -> Option<&Entry> {
         (self.entries)
             .binary_search_by(|e| self.bytes[e.name.clone()].cmp(name.as_bytes()))
@@ -176,11 +205,14 @@ impl Archive {
             .map(|i| &self.entries[i])
     }
 
+    /// Returns true if the directory lists `name`, readable or not.
     pub fn contains(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
     /// Returns the range of the contents of `name`.
+    /// The checksum is not compared: of weights that would read every byte. An entry that is
+    /// missing or encrypted is an input error, a compressed one is unsupported.
     pub fn range(&self, name: &str) -> Result<Range<usize>> {
         let e = self
             .find(name)
@@ -222,6 +254,8 @@ fn directory(file: &[u8]) -> Result<Directory> {
     const END_LEN: usize = 22;
     let not_zip = || Error::input("not a zip archive, or its end is cut off");
     // The record is followed by a comment of at most 65535 bytes.
+    // The search goes backwards and demands that the comment ends with the file. A signature that
+    // occurs inside contents or comment then does not match.
     let last = file.len().checked_sub(END_LEN).ok_or_else(not_zip)?;
     let first = last.saturating_sub(0xffff);
     let f = Fields(file);
@@ -233,6 +267,9 @@ fn directory(file: &[u8]) -> Result<Directory> {
                     .is_ok_and(|n| p + END_LEN + n as usize == file.len())
         })
         .ok_or_else(not_zip)?;
+    // Offsets of the end record: 10 entries in all, 12 bytes of the directory, 16 its position.
+    // In a zip64 file these may be all ones; the locator before the record leads to the 64-bit
+    // fields.
     let (entries, len, at) = (f.u16(end + 10)?, f.u32(end + 12)?, f.u32(end + 16)?);
     let locator = end.checked_sub(20);
     if let Some(l) = locator.filter(|&l| f.u32(l).is_ok_and(|s| s == END64_LOCATOR)) {
@@ -257,6 +294,8 @@ fn directory(file: &[u8]) -> Result<Directory> {
 fn entries(file: &[u8]) -> Result<Vec<Entry>> {
     const HEADER: usize = 46;
     let dir = directory(file)?;
+    // `dir.entries` is not trusted as a capacity: each step of the loop reads 46 bytes or fails,
+    // so the list is bounded by the size of the file.
     let end = dir.at.checked_add(dir.len).filter(|e| *e <= file.len());
     let end = end.ok_or_else(|| Error::input("the zip directory lies outside the file"))?;
     let mut out = Vec::new();
@@ -267,6 +306,9 @@ fn entries(file: &[u8]) -> Result<Vec<Entry>> {
         if f.u32(p)? != CENTRAL {
             return Err(Error::input("the zip directory is damaged"));
         }
+        // Offsets in a central header: 8 flags, 10 method, 16 CRC, 20 packed size, 24 size, 28
+        // length of the name, 30 of the extra field, 32 of the comment, 42 position of the local
+        // header.
         let (flags, method, crc) = (f.u16(p + 8)?, f.u16(p + 10)?, f.u32(p + 16)?);
         let name_at = p + HEADER;
         let extra_at = name_at + f.u16(p + 28)? as usize;
@@ -283,8 +325,11 @@ fn entries(file: &[u8]) -> Result<Vec<Entry>> {
         if method == STORED && size != packed {
             return Err(Error::input(format!("the sizes of `{name}` disagree")));
         }
+        // Contents must end before the directory.
         let span = payload(&file[..dir.at], header, packed)
             .map_err(|e| e.context(format!("entry `{name}`")))?;
+        // The span begins at the local header: an entry inside another one's header is an overlap
+        // too.
         spans.push((header, span.end, out.len()));
         out.push(Entry {
             name: name_at..extra_at,
@@ -296,6 +341,7 @@ fn entries(file: &[u8]) -> Result<Vec<Entry>> {
         p = next;
     }
     spans.sort_unstable();
+    // Sorted by start, so an overlap of any two implies one of two neighbours.
     if let Some(w) = spans.windows(2).find(|w| w[0].1 > w[1].0) {
         let name = |k: usize| String::from_utf8_lossy(&file[out[k].name.clone()]).into_owned();
         return Err(Error::input(format!(
@@ -314,6 +360,8 @@ fn zip64(mut extra: &[u8], fields: [u32; 3]) -> Option<[usize; 3]> {
     if fields.iter().all(|v| *v != u32::MAX) {
         return Some(out);
     }
+    // Extra fields are (id, length, body). Id 1 is zip64; it holds values only for those fields
+    // that are all ones, in the order size, packed size, header position.
     while extra.len() >= 4 {
         let id = u16::from_le_bytes([extra[0], extra[1]]);
         let len = u16::from_le_bytes([extra[2], extra[3]]) as usize;
@@ -332,6 +380,9 @@ fn zip64(mut extra: &[u8], fields: [u32; 3]) -> Option<[usize; 3]> {
 }
 
 /// Returns the range of the contents of the entry whose local header is at `header`.
+/// The fixed part of a local header has 30 bytes, with the lengths of name and extra field at 26
+/// and 28. `len` comes from the directory: streaming writers leave the sizes of local headers
+/// zero.
 fn payload(file: &[u8], header: usize, len: usize) -> Result<Range<usize>> {
     let f = Fields(file);
     if f.u32(header)? != LOCAL {

@@ -1,8 +1,13 @@
 //! Numbers that stand for dtypes, layouts, memory formats in archives. They are not those of PyTorch's C++ side.
+//!
+//! They are the enumerations `ScalarType`, `Layout` and `MemoryFormat` of
+//! `torch/_export/serde/schema.py`, which count from 1 and keep 0 for "unknown". The schema only
+//! ever adds to them, so a code that is not listed means a newer archive or a damaged one.
 
 use inrush_base::{DType, Error, Result};
 use inrush_graph::MemoryFormat;
 
+/// Returns the dtype. A dtype that PyTorch has and this compiler does not is named in the error.
 pub fn dtype(code: i64) -> Result<DType> {
     Ok(match code {
         1 => DType::U8,
@@ -34,6 +39,7 @@ pub fn dtype(code: i64) -> Result<DType> {
     })
 }
 
+/// Returns the memory format of an argument such as that of `clone` and `contiguous`.
 pub fn memory_format(code: i64) -> Result<MemoryFormat> {
     Ok(match code {
         1 => MemoryFormat::Contiguous,
@@ -48,6 +54,8 @@ pub fn memory_format(code: i64) -> Result<MemoryFormat> {
     })
 }
 
+/// Returns the name of a layout as it stands in operators' schemas. Only `strided` tensors can be
+/// compiled; the others are named in errors.
 pub fn layout(code: i64) -> Result<&'static str> {
     Ok(match code {
         1 => "sparse_coo",

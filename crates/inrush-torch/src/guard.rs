@@ -2,19 +2,42 @@
 //! 0`.
 //!
 //! Only comparisons of integer arithmetic are read. The caller notes the others.
+//!
+//! Export generates one Python function that checks the inputs of a call; `guards_code` holds its
+//! conditions. They restrict the sizes for which the graph is valid: `x.size(0) % 2 == 0` lets
+//! the tracer simplify a reshape, and the graph itself does not repeat it. A relation becomes a
+//! guard of the graph, checked at each call.
+//!
+//! Grammar, by recursive descent with Python's precedences:
+//!
+//! ```text
+//! conjunction = comparison { "and" comparison }
+//! comparison  = sum { ("==" | "!=" | "<=" | "<" | ">=" | ">") sum }     a chain is a conjunction
+//! sum         = product { ("+" | "-") product }
+//! product     = unary { ("*" | "//" | "%") unary }
+//! unary       = "-" unary | atom [ "**" NUMBER ]
+//! atom        = NUMBER | NAME | "(" sum ")" | ("min" | "max") "(" sum { "," sum } ")" | input
+//! input       = "L[" STRING "]" { "[" (STRING | NUMBER) "]" } [ ".size()[" NUMBER "]" ]
+//! ```
+//!
+//! The same parser reads the keys of `range_constraints`, sympy's printed form of an expression.
 
 use crate::arith::{self, Relations};
 use crate::lex::{Lexer, Token};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
 
+// Recursion is bounded, because the text is untrusted and a thread's stack is not growable. A
+// text of this many bytes is no guard that export writes.
 const MAX_DEPTH: usize = 64;
 const MAX_LEN: usize = 16 << 10;
 
 /// A step from an input's name to a part of it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Step<'a> {
+    /// An item of a tuple or list.
     Index(usize),
+    /// An item of a dictionary.
     Key(&'a str),
 }
 
@@ -23,14 +46,20 @@ pub enum Step<'a> {
 pub enum Part {
     /// The integer itself.
     Value,
+    /// The size of a dimension; `Stride` is in elements.
     Size(usize),
     Stride(usize),
 }
 
 /// Gives the expression of a part of the input at `path` below the argument called `name`.
+/// `None` means that there is no such input, dimension or symbol, and the condition cannot be
+/// read.
 pub type Resolve<'r> = dyn Fn(&str, &[Step], Part) -> Option<Expr> + 'r;
 
 /// Reads the relations that `text` demands.
+/// Fails on anything but a conjunction of integer comparisons; a disjunction or a condition on a
+/// type or value is such a case. The relations read so far are dropped then, since half a
+/// condition is none.
 pub fn parse(exprs: &Exprs, text: &str, resolve: &Resolve) -> Result<Relations> {
     if text.len() > MAX_LEN {
         return Err(Error::unsupported("a guard of this length"));
@@ -90,6 +119,7 @@ impl Parser<'_, '_> {
         }
     }
 
+    /// Reads a sum. `depth` counts parentheses and calls around it.
     fn sum(&mut self, depth: usize) -> Result<Expr> {
         if depth > MAX_DEPTH {
             return Err(self.lexer.error("nested too deeply"));
@@ -131,6 +161,8 @@ impl Parser<'_, '_> {
             return Ok(self.exprs.neg(self.unary(depth + 1)?));
         }
         let base = self.atom(depth)?;
+        // In Python a power binds closer than a sign to its left, so `unary` reads the sign
+        // first. The exponent must be a literal: expressions have no symbolic powers.
         if self.lexer.eat("**")? {
             let Token::Number(n) = self.lexer.next()? else {
                 return Err(self.lexer.error("a symbolic exponent"));
@@ -154,6 +186,7 @@ impl Parser<'_, '_> {
         match self.lexer.next()? {
             Token::Number(n) => Ok(self.exprs.int(self.number(n)?)),
             Token::Ident("L") => self.input(),
+            // Capitals are sympy's, the others Python's.
             Token::Ident(f @ ("min" | "max" | "Min" | "Max")) => {
                 self.lexer.expect("(")?;
                 let mut acc = self.sum(depth + 1)?;
@@ -167,6 +200,7 @@ impl Parser<'_, '_> {
                 self.lexer.expect(")")?;
                 Ok(acc)
             }
+            // A lone symbol, `s0`, in keys of range constraints.
             Token::Ident(name) => self.find(name, &[], Part::Value),
             _ => Err(self.lexer.error("expected integer arithmetic")),
         }
@@ -188,6 +222,7 @@ impl Parser<'_, '_> {
             });
             self.lexer.expect("]")?;
         }
+        // An integer argument is read by its value: `L['n']`.
         if !self.lexer.eat(".")? {
             return self.find(name, &path, Part::Value);
         }

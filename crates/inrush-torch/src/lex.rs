@@ -1,4 +1,8 @@
 //! Tokens of the two small Python-like languages in archives: sympy's `srepr` and guards.
+//!
+//! Both are ASCII. Tokens borrow from the text and nothing is allocated. The lexer can be cloned
+//! at no cost, which is how `peek` works: it lexes the token twice. Texts are short, so a token
+//! buffer would not pay.
 
 use inrush_base::{Error, Result};
 
@@ -9,15 +13,19 @@ pub enum Token<'a> {
     Number(&'a str),
     /// The inside of a quoted string; escapes are not undone.
     Str(&'a str),
+    /// An operator or bracket of the list below.
     Punct(&'static str),
+    /// The end of the text; asking again gives it again.
     End,
 }
 
+// Longest first: `//` must be met before `/`.
 const PUNCT: &[&str] = &[
     "//", "**", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ".", "=", "+", "-", "*",
     "/", "%", "<", ">", ":", "~", "&", "|", "^",
 ];
 
+/// A position in a text, always at the boundary of a character.
 #[derive(Clone)]
 pub struct Lexer<'a> {
     text: &'a str,
@@ -29,6 +37,7 @@ impl<'a> Lexer<'a> {
         Lexer { text, pos: 0 }
     }
 
+    /// Returns an input error that shows the whole text, shortened.
     pub fn error(&self, message: impl std::fmt::Display) -> Error {
         Error::input(format!("{message} in `{}`", shorten(self.text)))
     }
@@ -37,6 +46,8 @@ impl<'a> Lexer<'a> {
         self.clone().next()
     }
 
+    /// Returns the next token and advances past it. Fails on a character outside of both
+    /// languages and on a string that does not end.
     pub fn next(&mut self) -> Result<Token<'a>> {
         let rest = self.text[self.pos..].trim_start_matches([' ', '\n', '\t']);
         let start = self.text.len() - rest.len();
@@ -49,10 +60,15 @@ impl<'a> Lexer<'a> {
             let n = take(&|b| b.is_ascii_alphanumeric() || b == b'_');
             (Token::Ident(&rest[..n]), n)
         } else if first.is_ascii_digit() {
+            // Letters belong to it, so that `1e5` and `3s0` are one token, which then fails to
+            // parse as an integer with a message that shows it whole.
             let n = take(&|b| b.is_ascii_alphanumeric() || b == b'.');
             (Token::Number(&rest[..n]), n)
         } else if first == b'\'' || first == b'"' {
             let quote = first as char;
+            // A quotation mark is ASCII, so `rest[1..]` is at a boundary. Names of symbols hold
+            // no escapes; keys of dictionaries with a quotation mark inside end early, and the
+            // guard is noted as not read.
             let Some(n) = rest[1..].find(quote) else {
                 return Err(self.error("a string that does not end"));
             };
@@ -75,6 +91,7 @@ impl<'a> Lexer<'a> {
         Ok(hit)
     }
 
+    /// Takes `p`; fails if another token comes next.
     pub fn expect(&mut self, p: &str) -> Result<()> {
         if self.eat(p)? {
             Ok(())
@@ -83,6 +100,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Checks that nothing but white space is left.
     pub fn end(&mut self) -> Result<()> {
         match self.peek()? {
             Token::End => Ok(()),
@@ -92,6 +110,8 @@ impl<'a> Lexer<'a> {
 }
 
 /// Returns the text from an archive as an error message shows it.
+/// At most 160 characters, control characters as spaces: a hostile archive must not write escape
+/// sequences to a terminal or flood a log.
 pub fn shorten(text: &str) -> String {
     shortened(text.to_string())
 }
@@ -100,6 +120,7 @@ pub fn shorten(text: &str) -> String {
 pub fn shortened(mut text: String) -> String {
     const MOST: usize = 160;
     // Most texts are plain.
+    // Bytes are characters here, and truncation cannot split one.
     if text.bytes().all(|b| matches!(b, b' '..=b'~')) {
         if text.len() > MOST {
             text.truncate(MOST);

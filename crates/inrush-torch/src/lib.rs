@@ -12,6 +12,16 @@
 //! weights   names -> slices of the mapping; sample: the inputs the model was exported with (pickle)
 //! tree      Python's nesting of inputs and outputs
 //! ```
+//!
+//! Order of work of `open`: the zip directory, the container's format and version, the program's
+//! JSON (in parallel with the configurations of weights), conversion to a graph, correction of
+//! strides to those of eager, sample inputs. A mistake in the graph is an error. A mistake in
+//! parts that compiling can do without (nesting of inputs, guards, sample inputs) is a note of
+//! the model.
+//!
+//! The crate knows operators only through `inrush_aten::bind`, which orders arguments by their
+//! schema, and through a few predicates about assertions and metadata. Everything else about
+//! operators is the work of stage normalize and later ones.
 
 mod archive;
 pub mod arith;

@@ -1,4 +1,18 @@
 //! An archive as a whole.
+//!
+//! Files of an archive that are read, below its one top folder:
+//!
+//! ```text
+//! archive_format, archive_version      "pt2" and "0"
+//! byteorder                            "little"
+//! models/NAME.json                     the exported program: graph, signature, guards, ranges
+//! data/weights/NAME_weights_config.json, data/constants/NAME_constants_config.json
+//!                                      names -> files of the same folder, dtypes, sizes, strides
+//! data/sample_inputs/NAME.pt           a torch.save file inside the archive
+//! ```
+//!
+//! Versions: a schema of another major version is refused. A newer minor version only adds, so it
+//! is read, and named in the error if reading fails.
 
 use crate::archive::{Archive, Bytes};
 use crate::convert::convert;
@@ -24,6 +38,7 @@ pub struct Model {
     pub graph: Graph,
     /// Parameters, buffers and constants by the names in [`InputKind`].
     pub weights: Weights,
+    /// Empty if the archive has no nesting, or if it could not be read, which `notes` tells.
     pub signature: Signature,
     /// The inputs that the model was exported with, flattened; or why they could not be read.
     pub samples: std::result::Result<Vec<Sample>, String>,
@@ -34,10 +49,12 @@ pub struct Model {
     /// Notes for the user about parts of the archive that were ignored.
     pub notes: Vec<String>,
     /// Values that symbols had at export, by name.
+    /// In the order of declaration; symbols without a hint are absent.
     hints: Vec<(String, i64)>,
 }
 
 /// From this many bytes of program text on, a second thread reads the list of weights.
+/// Below it, starting a thread takes longer than the reading that it saves.
 const LONG: usize = 64 << 10;
 
 /// Names and nesting of the user's inputs and outputs.
@@ -49,6 +66,7 @@ pub struct Signature {
     /// One for each flattened input (constants too), as the Python function names them: `x`, `pair.0`, `mask`.
     pub input_names: Vec<String>,
     /// One for each flattened output: its path in the returned value, empty for a lone tensor.
+    /// Both lists are empty if the nesting could not be read.
     pub output_names: Vec<String>,
 }
 
@@ -56,6 +74,7 @@ pub struct Signature {
 pub struct Options<'a> {
     /// The name of the model. By default the only one, or `model`.
     pub model: Option<&'a str>,
+    /// The table of operators: `inrush_aten::bind`, unless a test has its own.
     pub bind: Bind<'a>,
 }
 
@@ -80,6 +99,7 @@ pub fn open_with(path: &Path, options: &Options) -> Result<Model> {
 }
 
 /// Reads an archive in memory.
+/// Weights are not read and their checksums not compared: `Weights::check` does that on demand.
 pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let archive = Arc::new(Archive::new(bytes)?);
     let root = root(&archive)?;
@@ -100,12 +120,15 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     });
     let (program, weights) = (program?, weights?);
 
+    // The entry with an empty name is the root module. The others are its submodules, kept for
+    // unflattening.
     let call = (program.graph_module.module_call_graph.iter())
         .find(|m| m.fqn.is_empty())
         .and_then(|m| m.signature.as_ref());
     let mut notes = Vec::new();
     let signature = match call.map(|c| signature(&program, c)) {
         Some(Ok(s)) => s,
+        // A model runs without names and nesting of its inputs, so this is no error.
         Some(Err(e)) => {
             notes.push(format!(
                 "nesting of inputs and outputs not read: {}",
@@ -118,6 +141,8 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     let mut converted = convert(&program, &root, &signature, &weights, options.bind)
         .map_err(|e| e.context(&entry))
         .map_err(|e| newer(e, &program))?;
+    // Fake tensors at export give strides that differ from those of the real kernels in some
+    // operators. Later stages take strides as true.
     inrush_aten::layouts::correct(&mut converted.graph)?;
     if let Some(c) = call {
         converted.graph.in_tree = Some(c.in_spec.to_string());
@@ -125,6 +150,7 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
     }
     notes.extend(converted.notes);
 
+    // A model without sample inputs compiles; `inrush run` then needs inputs from its caller.
     let sample_entry = format!("{root}/data/sample_inputs/{name}.pt");
     let samples = if !archive.contains(&sample_entry) {
         Err(format!("the archive holds no `{sample_entry}`"))
@@ -155,6 +181,7 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
 }
 
 /// Returns the one folder at the top.
+/// Other formats that are zips too are told apart, so that the error says what the file is.
 fn root(archive: &Archive) -> Result<String> {
     let format = "/archive_format";
     if let Some(root) = archive
@@ -177,6 +204,8 @@ fn root(archive: &Archive) -> Result<String> {
     ))
 }
 
+/// Checks format, version and byte order of the container. Weights are used in place, so their
+/// order must be that of the machine.
 fn check_container(archive: &Archive, root: &str) -> Result<()> {
     let text = |name: &str| -> Result<String> {
         let bytes = archive.read(&format!("{root}/{name}"))?;
@@ -202,6 +231,8 @@ fn check_container(archive: &Archive, root: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns the model to read: the wanted one, the only one, or the one called `model`, which is
+/// the name that `torch.export.save` gives.
 fn model_name(archive: &Archive, root: &str, wanted: Option<&str>) -> Result<String> {
     let folder = format!("{root}/models/");
     let names: Vec<&str> = archive
@@ -225,6 +256,8 @@ fn model_name(archive: &Archive, root: &str, wanted: Option<&str>) -> Result<Str
     }
 }
 
+/// Reads the program. If it cannot be read, the error is about its version where that explains
+/// it.
 fn program(text: &[u8]) -> Result<ExportedProgram<'_>> {
     match json::parse::<ExportedProgram>(text) {
         Ok(p) if p.schema_version.major == MAJOR => Ok(p),
@@ -264,8 +297,10 @@ fn newer(e: Error, program: &ExportedProgram) -> Error {
     ))
 }
 
+/// Builds nesting and names from the tree specifications of the root module's call.
 fn signature(program: &ExportedProgram, call: &schema::CallSignature) -> Result<Signature> {
     let mut tuples = BTreeMap::new();
+    // A tree specification names a named tuple's class only; its fields stand here.
     for (class, def) in &program.graph_module.treespec_namedtuple_fields.0 {
         let fields: Vec<String> = def.field_names.iter().map(|f| f.to_string()).collect();
         tuples.insert(class.to_string(), fields);

@@ -6,6 +6,24 @@
 //! name builds data; no code of the archive or of Python runs. Objects are entries of one list
 //! ([`Pickle::objects`]) and refer to each other by position, so that shared and cyclic objects are
 //! harmless. Limits on objects and dimensions bound what a small file can expand to.
+//!
+//! The machine has a stack of references, a stack of marks (positions in it where a container
+//! began) and a memo (references by number). For `[1, x]` with `x` a tensor:
+//!
+//! ```text
+//! ]                     push an empty list
+//! (                     mark
+//! K 1                   push the integer 1
+//! c torch._utils _rebuild_tensor_v2     push a name of the table
+//! ( ( .. persistent id .. t Q           mark; a tuple becomes a storage
+//!   0, sizes, strides, .. t             the call's arguments, down to the mark
+//! R                     pop arguments and name, push a tensor
+//! e                     append all above the mark to the list below it
+//! .                     the result is on top
+//! ```
+//!
+//! Persistent ids stand for storages: the bytes are in `data/KEY` of the same zip, which `sample`
+//! looks up.
 
 use inrush_base::{DType, Error, Result};
 use rustc_hash::FxHashMap;
@@ -13,6 +31,8 @@ use rustc_hash::FxHashMap;
 /// A value of the pickle, a position in [`Pickle::objects`].
 pub type Ref = usize;
 
+/// Containers hold references, and `BINGET` pushes a reference again: two names of one Python
+/// object stay one object.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Object {
     None,
@@ -22,6 +42,7 @@ pub enum Object {
     Str(String),
     List(Vec<Ref>),
     Tuple(Vec<Ref>),
+    /// In order of insertion. A key that occurs twice is kept twice.
     Dict(Vec<(Ref, Ref)>),
     DType(DType),
     /// A name that is known, to be called later.
@@ -30,10 +51,13 @@ pub enum Object {
         dtype: Option<DType>,
         key: String,
     },
+    /// A tensor whose call has been made; its bytes are not looked at here.
     Tensor(Tensor),
 }
 
 /// A tensor over the storage `key`; `dtype` is that of the storage's class, or of the tensor for untyped storages.
+/// Sizes, strides and offset are as written, in elements, and unchecked. `TensorRef::new` checks
+/// them against the storage.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     pub dtype: DType,
@@ -46,11 +70,18 @@ pub struct Tensor {
 /// The names that a pickle may use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Global {
+    /// `_rebuild_tensor_v2(storage, offset, sizes, strides, ..)`: the dtype is in the storage's
+    /// class.
     RebuildTensor,
+    /// `_rebuild_tensor_v3(storage, offset, sizes, strides, grad, hooks, dtype, ..)`: untyped
+    /// storage, for dtypes without a storage class.
     RebuildTensor3,
+    /// `_rebuild_parameter(tensor, ..)`: the tensor itself.
     RebuildParameter,
+    /// Called without arguments; its items follow by `SETITEMS`.
     OrderedDict,
     Size,
+    /// A device is an argument of no tensor that is read; it becomes a string and is ignored.
     Device,
     /// A storage class; untyped ones have no dtype.
     Storage(Option<DType>),
@@ -66,6 +97,7 @@ const MOST_KEY: usize = 64;
 /// The objects of a pickle and its result.
 #[derive(Debug)]
 pub struct Pickle {
+    /// Objects that were popped and are in no container stay here; nothing refers to them.
     pub objects: Vec<Object>,
     pub root: Ref,
 }
@@ -87,16 +119,22 @@ pub fn read(bytes: &[u8]) -> Result<Pickle> {
     })
 }
 
+/// The state of the stack machine. All of it is bounded by `MOST_OBJECTS` or by the length of
+/// `bytes`.
 struct Machine<'a> {
     bytes: &'a [u8],
     pos: usize,
     objects: Vec<Object>,
+    /// Operands; an object may be on it several times.
     stack: Vec<Ref>,
+    /// Heights of the stack where containers began.
     marks: Vec<usize>,
+    /// A map, since a hostile index must not size a list.
     memo: FxHashMap<usize, Ref>,
 }
 
 impl<'a> Machine<'a> {
+    /// Returns an input error with the position after the last byte that was taken.
     fn bad(&self, what: &str) -> Error {
         Error::input(format!("pickle, byte {}: {what}", self.pos))
     }
@@ -122,6 +160,7 @@ impl<'a> Machine<'a> {
         Ok(u32::from_le_bytes(self.array()?) as usize)
     }
 
+    /// Reads a line of the text opcodes, without its end.
     fn line(&mut self) -> Result<&'a str> {
         let rest = &self.bytes[self.pos..];
         let n = rest.iter().position(|b| *b == b'\n');
@@ -136,6 +175,7 @@ impl<'a> Machine<'a> {
         Ok(Object::Str(s.to_string()))
     }
 
+    /// Adds an object and pushes a reference to it.
     fn push(&mut self, o: Object) -> Result<()> {
         if self.objects.len() >= MOST_OBJECTS || self.stack.len() >= MOST_OBJECTS {
             return Err(self.bad("too many objects"));
@@ -145,6 +185,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Pops a value, never through a mark: a value below it belongs to an outer container.
     fn pop(&mut self) -> Result<Ref> {
         if self.marks.last().is_some_and(|m| self.stack.len() <= *m) {
             return Err(self.bad("a mark where a value is wanted"));
@@ -154,11 +195,14 @@ impl<'a> Machine<'a> {
             .ok_or_else(|| self.bad("nothing on the stack"))
     }
 
+    /// Pops the last mark and all values above it.
     fn pop_mark(&mut self) -> Result<Vec<Ref>> {
         let at = self.marks.pop().ok_or_else(|| self.bad("no mark"))?;
+        // `min` costs nothing and excludes a panic.
         Ok(self.stack.split_off(at.min(self.stack.len())))
     }
 
+    /// Pops `n` values, in the order in which they were pushed.
     fn pop_n(&mut self, n: usize) -> Result<Vec<Ref>> {
         let mut out = Vec::with_capacity(n);
         for _ in 0..n {
@@ -168,6 +212,7 @@ impl<'a> Machine<'a> {
         Ok(out)
     }
 
+    /// Remembers the top of the stack under `key`; it stays on the stack.
     fn put(&mut self, key: usize) -> Result<()> {
         let v = *self
             .stack
@@ -177,6 +222,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Pushes what was remembered under `key`.
     fn get(&mut self, key: usize) -> Result<()> {
         let v = self.memo.get(&key).copied();
         let v = v.ok_or_else(|| self.bad("nothing was remembered"))?;
@@ -187,6 +233,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Appends to the list on top of the stack, in place: references to it see the items.
     fn append(&mut self, items: Vec<Ref>) -> Result<()> {
         let at = *self.stack.last().ok_or_else(|| self.bad("no list"))?;
         match &mut self.objects[at] {
@@ -196,6 +243,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Adds alternating keys and values to the dictionary on top of the stack.
     fn set_items(&mut self, items: Vec<Ref>) -> Result<()> {
         let at = *self.stack.last().ok_or_else(|| self.bad("no dictionary"))?;
         if !items.len().is_multiple_of(2) {
@@ -208,15 +256,21 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
+    /// Interprets opcodes until `STOP` and returns the result. Codes above 0x7f came with
+    /// protocol 2 and later, letters are older. Opcodes that build objects of classes (`BUILD`,
+    /// `NEWOBJ`, `INST`, `OBJ`) and those for sets and bytes are absent, and an error.
     fn run(&mut self) -> Result<Ref> {
         loop {
             let op = self.array::<1>()?[0];
             match op {
+                // PROTO. Protocol 5 adds buffers outside of the stream, which `torch.save` does
+                // not write.
                 0x80 => match self.u8()? {
                     0..=4 => {}
                     v => return Err(self.bad(&format!("protocol {v}"))),
                 },
                 0x95 => _ = self.take(8)?, // FRAME
+                // MARK; then STOP, POP, POP_MARK, NONE, NEWTRUE, NEWFALSE.
                 b'(' => self.marks.push(self.stack.len()),
                 b'.' => return self.pop(),
                 b'0' => _ = self.pop()?,
@@ -224,6 +278,8 @@ impl<'a> Machine<'a> {
                 b'N' => self.push(Object::None)?,
                 0x88 => self.push(Object::Bool(true))?,
                 0x89 => self.push(Object::Bool(false))?,
+                // BININT, BININT1, BININT2, LONG1: integers of 4, 1, 2 and of a given number of
+                // bytes.
                 b'J' => {
                     let v = i32::from_le_bytes(self.array()?);
                     self.push(Object::Int(v as i64))?;
@@ -241,10 +297,12 @@ impl<'a> Machine<'a> {
                     let v = self.long(n)?;
                     self.push(Object::Int(v))?;
                 }
+                // BINFLOAT is big-endian, unlike all else.
                 b'G' => {
                     let v = f64::from_be_bytes(self.array()?);
                     self.push(Object::Float(v))?;
                 }
+                // BINUNICODE and SHORT_BINUNICODE: UTF-8 with a length of 4 bytes or 1.
                 b'X' => {
                     let n = self.u32()?;
                     let s = self.text(n)?;
@@ -255,6 +313,7 @@ impl<'a> Machine<'a> {
                     let s = self.text(n)?;
                     self.push(s)?;
                 }
+                // EMPTY_LIST, EMPTY_DICT, EMPTY_TUPLE, TUPLE1 to TUPLE3, TUPLE, LIST.
                 b']' => self.push(Object::List(Vec::new()))?,
                 b'}' => self.push(Object::Dict(Vec::new()))?,
                 b')' => self.push(Object::Tuple(Vec::new()))?,
@@ -270,6 +329,7 @@ impl<'a> Machine<'a> {
                     let v = self.pop_mark()?;
                     self.push(Object::List(v))?;
                 }
+                // APPEND, APPENDS, SETITEM, SETITEMS.
                 b'a' => {
                     let v = self.pop_n(1)?;
                     self.append(v)?;
@@ -286,6 +346,7 @@ impl<'a> Machine<'a> {
                     let v = self.pop_mark()?;
                     self.set_items(v)?;
                 }
+                // BINPUT, LONG_BINPUT, MEMOIZE; then BINGET, LONG_BINGET.
                 b'q' => {
                     let k = self.u8()?;
                     self.put(k)?;
@@ -294,6 +355,7 @@ impl<'a> Machine<'a> {
                     let k = self.u32()?;
                     self.put(k)?;
                 }
+                // MEMOIZE numbers by the size of the memo, as Python's own reader does.
                 0x94 => {
                     let k = self.memo.len();
                     self.put(k)?;
@@ -306,6 +368,8 @@ impl<'a> Machine<'a> {
                     let k = self.u32()?;
                     self.get(k)?;
                 }
+                // GLOBAL has module and name as two lines, STACK_GLOBAL takes them from the
+                // stack.
                 b'c' => {
                     let (module, name) = (self.line()?, self.line()?);
                     let g = global(module, name)?;
@@ -319,6 +383,7 @@ impl<'a> Machine<'a> {
                     };
                     self.push(g)?;
                 }
+                // REDUCE calls; BINPERSID turns a persistent id into a storage.
                 b'R' => {
                     let v = self.pop_n(2)?;
                     let o = self.call(v[0], v[1])?;
@@ -337,6 +402,7 @@ impl<'a> Machine<'a> {
     /// Reads a little-endian two's complement integer of `n` bytes.
     fn long(&mut self, n: usize) -> Result<i64> {
         let s = self.take(n)?;
+        // Sign extension: the top bit of the last byte is the sign. No bytes at all mean 0.
         let mut v: i64 = if s.last().is_some_and(|b| *b >= 0x80) {
             -1
         } else {
@@ -373,6 +439,8 @@ impl<'a> Machine<'a> {
         items.iter().map(|r| self.int(*r)).collect()
     }
 
+    /// Builds the object that a call of a known name gives. Further arguments (gradient flags,
+    /// hooks) are ignored.
     fn call(&self, function: Ref, args: Ref) -> Result<Object> {
         let Object::Global(g) = &self.objects[function] else {
             return Err(self.bad("a call of something that is no name"));
@@ -390,6 +458,7 @@ impl<'a> Machine<'a> {
                 _ => Err(self.bad("a parameter that is no tensor")),
             },
             (Global::OrderedDict, []) => Ok(Object::Dict(Vec::new())),
+            // A copy of a list at each call: a long one would let a short pickle fill the memory.
             (Global::Size, [sizes]) if self.tuple(*sizes)?.len() <= MOST_DIMENSIONS => {
                 Ok(Object::Tuple(self.tuple(*sizes)?.to_vec()))
             }
@@ -398,6 +467,7 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// `dtype` is given for untyped storages and wins over that of the storage's class.
     fn tensor(
         &self,
         storage: Ref,
@@ -447,6 +517,8 @@ impl<'a> Machine<'a> {
     }
 }
 
+/// Returns the object for a name, or the error that refuses it. This match is the list of all
+/// names that are accepted.
 fn global(module: &str, name: &str) -> Result<Object> {
     let known = match (module, name) {
         ("torch._utils", "_rebuild_tensor_v2") => Global::RebuildTensor,
@@ -471,6 +543,7 @@ fn global(module: &str, name: &str) -> Result<Object> {
     Ok(Object::Global(known))
 }
 
+/// Returns the dtype of a typed storage class of PyTorch.
 fn storage_dtype(class: &str) -> Option<DType> {
     Some(match class {
         "FloatStorage" => DType::F32,

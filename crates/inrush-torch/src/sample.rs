@@ -1,4 +1,11 @@
 //! The inputs that a model was exported with, stored in the archive as a pickle.
+//!
+//! The pickle holds the pair `(args, kwargs)` of the call. Its leaves in the order of the model's
+//! input tree are the flattened inputs. Dictionaries need care: Python flattens them in the order
+//! of the tree's keys, and the pickle holds them in the order of their insertion.
+//!
+//! Compiling does not need the samples. `inrush run` and `inrush bench` take them if no inputs
+//! are given.
 
 use crate::archive::{Archive, Bytes};
 use crate::pickle::{self, Object, Pickle, Ref};
@@ -11,6 +18,7 @@ use std::ops::{Deref, Range};
 /// One flattened input.
 #[derive(Clone, Debug)]
 pub enum Sample {
+    /// Copied out if its strides are not row-major, else a slice of the mapping.
     Tensor(SampleTensor),
     Scalar(Scalar),
     /// `None`, or a string: inputs that a compiled graph does not read.
@@ -21,6 +29,7 @@ pub enum Sample {
 #[derive(Clone, Debug)]
 pub struct SampleTensor {
     pub dtype: DType,
+    /// In elements; the length of `bytes` is their product times the size of the dtype.
     pub sizes: Vec<i64>,
     pub bytes: Slice,
 }
@@ -45,9 +54,13 @@ impl fmt::Debug for Slice {
     }
 }
 
+// Depth of containers, and visits of objects in all. Inputs of models are a few dozen leaves; a
+// cyclic list or a list of one list many times would be endless or exponential without the second
+// limit.
 const MAX_DEPTH: usize = 64;
 const MOST_STEPS: usize = 1 << 14;
 /// Most bytes of a tensor that is larger than its storage.
+/// A sample of `expand`ed sizes is legitimate, so it is not refused outright.
 const MOST_REPEATED: usize = 64 << 20;
 
 /// Reads `entry`, a zip inside the archive, and flattens its value in the order of `tree` (its own order without one).
@@ -71,15 +84,18 @@ pub fn read(archive: &Archive, entry: &str, tree: Option<&Tree>) -> Result<Vec<S
     Ok(f.out)
 }
 
+/// A walk over the objects in the order of the tree.
 struct Flatten<'a> {
     pickle: Pickle,
     inner: &'a Archive,
+    /// Folder of the inner zip, with its slash.
     root: &'a str,
     out: Vec<Sample>,
     steps: usize,
 }
 
 impl Flatten<'_> {
+    /// Appends the leaves of an object. Without a tree the object's own order holds.
     fn value(&mut self, at: Ref, tree: Option<&Tree>, depth: usize) -> Result<()> {
         // A pickle may refer to an object many times. The count bounds what a small file can expand
         // to.
@@ -88,6 +104,8 @@ impl Flatten<'_> {
             return Err(Error::input("nested too deeply, or too large"));
         }
         let children = match &self.pickle.objects[at] {
+            // The length is checked before the copy: copies of one long list at many visits would
+            // multiply memory.
             Object::Tuple(v) | Object::List(v) if v.len() <= MOST_STEPS => v.clone(),
             Object::Dict(items) if items.len() <= MOST_STEPS => self.in_order(items, tree)?,
             Object::Tuple(_) | Object::List(_) | Object::Dict(_) => {
@@ -121,6 +139,7 @@ impl Flatten<'_> {
         };
         let named = |key: Ref, name: &str| match &self.pickle.objects[key] {
             Object::Str(s) => s == name,
+            // The tree holds keys as text, integers in decimal.
             Object::Int(i) => i.to_string() == name,
             _ => false,
         };
@@ -139,6 +158,7 @@ impl Flatten<'_> {
             Object::Bool(v) => Sample::Scalar(Scalar::Bool(*v)),
             Object::Int(v) => Sample::Scalar(Scalar::Int(*v)),
             Object::Float(v) => Sample::Scalar(Scalar::Float(*v)),
+            // Export specialises the graph to a string's value, so there is nothing to pass.
             Object::Str(_) => Sample::None,
             Object::Tensor(t) => {
                 let entry = format!("{}data/{}", self.root, t.storage);
@@ -166,6 +186,7 @@ impl Flatten<'_> {
 
 /// Returns the elements of `t` in row-major order: a slice of the mapping if it is contiguous, else
 /// a copy.
+/// Takes time in proportion to the number of elements times dimensions when it copies.
 fn row_major(bytes: &Bytes, t: &TensorRef) -> Result<Slice> {
     let size = t.dtype.size();
     let count = t.numel() as usize;
@@ -184,9 +205,12 @@ fn row_major(bytes: &Bytes, t: &TensorRef) -> Result<Slice> {
     let mut out = Vec::with_capacity(len);
     let mut at = vec![0i64; t.sizes.len()];
     for _ in 0..count {
+        // Inside the storage for all coordinates, and free of overflow: `TensorRef::new` has
+        // checked the last element, and strides are not negative.
         let offset: i64 = at.iter().zip(&t.strides).map(|(i, s)| i * s).sum();
         let from = start + offset as usize * size;
         out.extend_from_slice(&bytes[from..from + size]);
+        // Advances the coordinates like an odometer, last dimension first.
         for d in (0..at.len()).rev() {
             at[d] += 1;
             if at[d] < t.sizes[d] {

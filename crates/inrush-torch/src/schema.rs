@@ -1,5 +1,13 @@
 //! The JSON schema of an exported program, as far as it is read. Names are those of the archive;
 //! other keys are skipped.
+//!
+//! The source is `torch/_export/serde/schema.py`. `record!` is a data class there, `union!` a
+//! class of which one field is set. Texts borrow from the JSON, so a program is read without
+//! copying its names.
+//!
+//! Names connect the parts: a node's argument names a result of an earlier node or an input;
+//! `tensor_values`, `sym_int_values` and the like describe each name once; `input_specs` say
+//! which names are weights, and of which fully qualified name.
 
 use crate::json::{Number, Pairs, Skipped, Text, Trace, record, union};
 
@@ -8,6 +16,8 @@ pub const MAJOR: i64 = 8;
 /// The newest minor version that it was written against.
 pub const MINOR: i64 = 20;
 
+// `range_constraints` are keyed by sympy's printed form: a symbol, or an expression such as
+// `2*s0`. `guards_code` are Python conditions on the inputs.
 record!(ExportedProgram<'a> {
     graph_module: GraphModule<'a>,
     schema_version: SchemaVersion,
@@ -32,11 +42,15 @@ record!(
     }
 );
 
+// Inclusive bounds; absent where there is none. They are read as floats, so that bounds near the
+// ends of 64 bits or beyond saturate.
 record!(RangeConstraint {
     min_val: Option<Number>,
     max_val: Option<Number>,
 });
 
+// `module_call_graph` has the tree specifications of the root's call in its entry with an empty
+// name.
 record!(GraphModule<'a> {
     graph: Graph<'a>,
     signature: Signature<'a>,
@@ -53,12 +67,16 @@ record!(ModuleCall<'a> {
     signature: Option<CallSignature<'a>>,
 });
 
+// Tree specifications are JSON inside a string. `forward_arg_names` are the parameters of
+// `forward`, positional ones first.
 record!(CallSignature<'a> {
     in_spec: Text<'a>,
     out_spec: Text<'a>,
     forward_arg_names: Option<Vec<Text<'a>>>,
 });
 
+// Symbolic integers, booleans and floats that nodes compute, by name, with their expressions.
+// Dtype, sizes and strides of tensors are those that export traced.
 record!(Graph<'a> {
     inputs: Vec<Argument<'a>>,
     outputs: Vec<Argument<'a>>,
@@ -69,6 +87,8 @@ record!(Graph<'a> {
     sym_float_values: Pairs<'a, SymFloat<'a>> = Pairs::default(),
 });
 
+// `target` is the Python name of what is called: `torch.ops.aten.add.Tensor`, `_operator.mul`.
+// Arguments that have their default value may be absent.
 record!(Node<'a> {
     target: Text<'a>,
     inputs: Vec<NamedArgument<'a>>,
@@ -94,6 +114,8 @@ record!(
 /// `NamedArgument::kind` of a keyword argument.
 pub const KEYWORD: i64 = 2;
 
+// `name` is that of the operator's schema, empty for higher-order operators and functions of
+// Python. Older archives have no `kind`.
 record!(NamedArgument<'a> {
     name: Text<'a>,
     arg: Argument<'a>,
@@ -104,6 +126,7 @@ record!(Named<'a> {
     name: Text<'a>,
 });
 
+// A graph of a higher-order operator; its names are a scope of their own.
 record!(GraphArgument<'a> {
     name: Text<'a>,
     graph: Graph<'a>,
@@ -119,6 +142,7 @@ record!(Device<'a> {
     index: Option<i64>,
 });
 
+// Numbers of `codes` for dtype and layout; strides and offset in elements.
 record!(TensorMeta<'a> {
     dtype: i64,
     sizes: Vec<SymInt<'a>>,
@@ -130,6 +154,7 @@ record!(TensorMeta<'a> {
 /// `TensorMeta::layout` of dense tensors.
 pub const STRIDED: i64 = 7;
 
+// `expr_str` is sympy's `srepr`; the hint is the value that the expression had at export.
 record!(SymExpr<'a> {
     expr_str: Text<'a>,
     hint: Option<Hint<'a>>,
@@ -139,9 +164,11 @@ union!(Hint { "as_int" => Int(i64), "as_bool" => Bool(bool), "as_float" => Float
 union!(SymInt { "as_expr" => Expr(SymExpr<'a>), "as_int" => Int(i64) });
 union!(SymBool { "as_expr" => Expr(SymExpr<'a>), "as_bool" => Bool(bool) });
 union!(SymFloat { "as_expr" => Expr(SymExpr<'a>), "as_float" => Float(Number) });
+// In arguments a computed integer is a name. A constant occurs in lists that mix both.
 union!(SymIntArgument { "as_name" => Name(Text<'a>), "as_int" => Int(i64) });
 union!(SymBoolArgument { "as_name" => Name(Text<'a>), "as_bool" => Bool(bool) });
 union!(SymFloatArgument { "as_name" => Name(Text<'a>), "as_float" => Float(Number) });
+// An item of `Tensor?[]`, such as the indices of `index`.
 union!(OptionalTensor { "as_tensor" => Tensor(Named<'a>), "as_none" => None(bool) });
 union!(
     /// An argument or result of a node.
@@ -180,6 +207,8 @@ record!(Signature<'a> {
     output_specs: Vec<OutputSpec<'a>>,
 });
 
+// Inputs of the graph in order: weights and constants first, as export lifts them, then the
+// user's.
 union!(InputSpec {
     "user_input" => User(UserSpec<'a>),
     "parameter" => Parameter(ParameterSpec<'a>),
@@ -199,6 +228,8 @@ record!(ParameterSpec<'a> {
     parameter_name: Text<'a>,
 });
 
+// A buffer that is not persistent is no part of a state dict; its contents are among the
+// constants.
 record!(BufferSpec<'a> {
     arg: Named<'a>,
     buffer_name: Text<'a>,
@@ -214,6 +245,7 @@ record!(CustomObjectSpec<'a> {
     arg: CustomObject<'a>,
 });
 
+// An input whose value export fixed. A call passes it, the graph does not read it.
 record!(ConstantInputSpec<'a> {
     name: Text<'a>,
     value: ConstantValue<'a>,
@@ -227,6 +259,8 @@ union!(ConstantValue {
     "as_bool" => Bool(bool),
 });
 
+// Outputs of the graph in order. A mutation is the new contents of a weight or input, written
+// back at the end of a call.
 union!(OutputSpec {
     "user_output" => User(UserSpec<'a>),
     "loss_output" => Loss(LossSpec<'a>),
@@ -264,6 +298,8 @@ record!(
     }
 );
 
+// `path_name` is a file of the same folder. Custom objects and some tensor subclasses are
+// pickles; they have no `tensor_meta` that can be used.
 record!(Payload<'a> {
     path_name: Text<'a>,
     use_pickle: bool = false,

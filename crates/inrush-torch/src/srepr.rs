@@ -1,4 +1,15 @@
 //! Symbolic sizes: the text that sympy's `srepr` gives, read by recursive descent and never evaluated as code.
+//!
+//! `srepr` writes an expression as the Python call that would build it again:
+//!
+//! ```text
+//! Add(FloorDiv(Symbol('s0', positive=True, integer=True), Integer(2)), Integer(3))
+//! (s0 // 2) + 3
+//! ```
+//!
+//! The parser evaluates while it reads: each call becomes a value of `sympy` as soon as its
+//! arguments are read, and no tree is kept. Names of functions are data for `Sympy::call`, so a
+//! text such as `__import__('os')` is an unknown function and no more.
 
 use crate::lex::{Lexer, Token};
 pub use crate::sympy::Parsed;
@@ -8,6 +19,8 @@ use inrush_expr::{Expr, Exprs};
 
 /// Deepest nesting that is accepted.
 const MAX_DEPTH: usize = 64;
+// In bytes. The time to read a text is about linear in its length, but arithmetic on wide sums is
+// not.
 const MAX_LEN: usize = 16 << 10;
 
 /// A symbol as `srepr` writes it.
@@ -15,11 +28,15 @@ const MAX_LEN: usize = 16 << 10;
 pub struct SymbolText<'a> {
     pub name: &'a str,
     /// `positive=True`, `nonnegative=True`.
+    /// Assumptions that Dynamo gives symbols: sizes of inputs are positive. `symbols` uses them
+    /// for symbols without a declared range.
     pub positive: bool,
     pub nonnegative: bool,
 }
 
 /// Reads `text`; `symbol` gives the expression of each symbol.
+/// Fails on text that is no `srepr`, on functions that no integer of a size can come from, and on
+/// sums that expand too far.
 pub fn parse<'a>(
     exprs: &Exprs,
     text: &'a str,
@@ -38,6 +55,7 @@ pub fn parse<'a>(
     p.sympy.finish(value)
 }
 
+/// The parser, with the semantics (`sympy`) and the callers' symbols that it applies as it reads.
 struct Parser<'a, 'e> {
     sympy: Sympy<'e>,
     lexer: Lexer<'a>,
@@ -45,6 +63,7 @@ struct Parser<'a, 'e> {
 }
 
 impl<'a> Parser<'a, '_> {
+    /// Reads a number, a constant or a call.
     fn value(&mut self, depth: usize) -> Result<Value> {
         if depth > MAX_DEPTH {
             return Err(self.lexer.error("nested too deeply"));
@@ -58,14 +77,18 @@ impl<'a> Parser<'a, '_> {
                 self.lexer.next()?;
                 if !self.lexer.eat("(")? {
                     return match name {
+                        // A condition that always holds demands nothing: an empty conjunction.
                         "true" | "True" => Ok(Value::Bool(Vec::new())),
                         "false" | "False" => Ok(Value::OtherBool),
+                        // Constants such as `oo`, `pi` and `nan` have no call.
                         _ => Ok(Value::Real(name.into())),
                     };
                 }
                 if name == "Symbol" {
                     return self.symbol();
                 }
+                // Its first argument is a string, and a symbol's is a name: neither is an
+                // expression.
                 if name == "Float" {
                     return self.float();
                 }
@@ -82,6 +105,8 @@ impl<'a> Parser<'a, '_> {
         }
     }
 
+    /// Reads a literal, as inside `Integer(-7)` and `Rational(1, 2)`. The sign is part of the
+    /// text that is parsed, since -2^63 has no positive counterpart.
     fn number(&mut self, negative: bool) -> Result<Value> {
         let Token::Number(digits) = self.lexer.next()? else {
             return Err(self.lexer.error("expected a number"));
@@ -110,6 +135,7 @@ impl<'a> Parser<'a, '_> {
         while self.lexer.eat(",")? {
             let key = self.lexer.next()?;
             self.lexer.expect("=")?;
+            // Other assumptions (`integer=True`, `real=False`) are read and ignored.
             let set = self.lexer.next()? == Token::Ident("True");
             match key {
                 Token::Ident("positive") => s.positive = set,
@@ -124,6 +150,8 @@ impl<'a> Parser<'a, '_> {
 
     /// Reads the rest of `Float('2.5', precision=53)`.
     fn float(&mut self) -> Result<Value> {
+        // A float that is not exact in binary stays real; a rounding of it is then refused by
+        // name.
         let mut value = Value::Real("Float".into());
         loop {
             match self.lexer.next()? {

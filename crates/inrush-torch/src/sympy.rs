@@ -6,6 +6,22 @@
 //! a ratio, an integer with a fraction on the way, or a quotient, an exact real number `a / b`, which
 //! a rounding turns into an integer expression. Any other real number is refused with the name of the
 //! function that made it.
+//!
+//! Levels of exactness, and how they combine:
+//!
+//! ```text
+//! Ratio(n, d)      n / d, proved by sympy to be an integer   Add, Mul keep fractions
+//! Quotient(a, b)   the exact real number a / b               IntTrueDiv, ToFloat, short floats
+//! Real(f)          any other real number, made by f          refused where an integer is needed
+//!
+//! int(2.5 * s0)    TruncToInt(Mul(Float(2.5), ToFloat(s0)))
+//!                  Quotient(5, 2) * Quotient(s0, 1) = Quotient(5*s0, 2)  ->  (5*s0) // 2
+//! int(0.29 * s0)   Float(0.29) is no short binary fraction              ->  refused, names `Float`
+//! ```
+//!
+//! Floating point rounds where fractions do not: with `s0 = 100`, `int(0.29 * s0)` is 28 in
+//! Python and 29 as a fraction. Products of floats become quotients only where floating point is
+//! exact too, so that both agree.
 
 use crate::arith::{self, Relations};
 use inrush_base::{Error, Result};
@@ -27,11 +43,13 @@ pub enum Parsed {
 /// A value while it is read. Integers may be fractions on the way: `s0*(s0 - 1)/2` is written as a product with `1/2`.
 #[derive(Clone, Debug)]
 pub enum Value {
+    /// Numerator and positive denominator. The denominator is 1 unless a `Rational` was read.
     Ratio(Expr, i64),
     Bool(Relations),
     OtherBool,
     Real(String),
     /// `a / b` as a real number. A rounding turns it into an integer division.
+    /// The divisor may be symbolic, and then also zero or negative; `round` looks at its range.
     Quotient(Expr, Expr),
 }
 
@@ -40,12 +58,15 @@ pub enum Value {
 const EXACT: i64 = 1 << 20;
 
 /// Builds expressions from calls of sympy's functions and classes.
+/// Used by the reader of `srepr` and by the importer of FX graphs, which walks sympy's objects.
 #[derive(Copy, Clone)]
 pub struct Sympy<'e> {
     pub exprs: &'e Exprs,
 }
 
 impl Sympy<'_> {
+    /// Returns the meaning of a whole expression. A fraction that is left becomes the integer
+    /// that sympy has proved it to be.
     pub fn finish(&self, v: Value) -> Result<Parsed> {
         Ok(match v {
             Value::Ratio(..) => Parsed::Int(self.int(v, "the expression")?),
@@ -57,6 +78,7 @@ impl Sympy<'_> {
     }
 
     /// Returns the integer that `v` is.
+    /// Fails on real numbers and conditions; `user` is the function that the error names.
     pub fn int(&self, v: Value, user: &str) -> Result<Expr> {
         match v {
             Value::Ratio(n, 1) => Ok(n),
@@ -77,6 +99,7 @@ impl Sympy<'_> {
     /// Returns the value of a float literal. A short binary fraction (2.0, 0.5, 1.25) becomes a
     /// quotient; others stay real.
     pub fn float(&self, v: f64) -> Value {
+        // A product with a power of two is exact, so `fract` tests for at most 20 binary places.
         let scaled = v * EXACT as f64;
         if scaled.fract() != 0.0 || v.abs() > EXACT as f64 {
             return Value::Real("Float".into());
@@ -95,6 +118,10 @@ impl Sympy<'_> {
         Value::Quotient(self.exprs.int(n), self.exprs.int(d))
     }
 
+    /// Returns the value of a call of a function of sympy or of `torch.utils._sympy.functions`.
+    ///
+    /// The order of cases matters: exact real arithmetic, roundings of quotients, functions that
+    /// stay real, conditions, fractions, and then functions of integers only.
     pub fn call(&self, name: &str, args: Vec<Value>) -> Result<Value> {
         let x = self.exprs;
         if let Some(real) = self.real(name, &args)? {
@@ -126,6 +153,7 @@ impl Sympy<'_> {
         let count = args.len();
         let mut ints = Vec::with_capacity(count);
         let real = |a: &Value| matches!(a, Value::Real(_) | Value::Quotient(..));
+        // A comparison of real numbers is a condition, but not one of integer relations.
         if arith::relation(name, x.int(0), x.int(0)).is_some() && args.iter().any(real) {
             return Ok(Value::OtherBool);
         }
@@ -137,16 +165,20 @@ impl Sympy<'_> {
         {
             return Ok(self.relation(r));
         }
+        // Distances of shifts; larger ones and negative ones are refused.
         let small = |e: Expr| x.as_int(e).filter(|v| (0..63).contains(v));
         match (name, &ints[..]) {
+            // The argument is an integer here: rounding it changes nothing.
             ("Integer" | "Identity" | "CeilToInt" | "FloorToInt" | "TruncToInt", [a]) => ratio(*a),
             ("Rational", [p, q]) => match x.as_int(*q).filter(|q| *q > 0) {
                 Some(q) => Ok(Value::Ratio(*p, q)),
                 None => Err(Error::input("a bad fraction")),
             },
             ("FloorDiv" | "CleanDiv", [a, b]) => ratio(arith::floordiv(x, *a, *b)?),
+            // `ceil(a / b) = -floor(-a / b)`.
             ("CeilDiv", [a, b]) => ratio(x.neg(arith::floordiv(x, x.neg(*a), *b)?)),
             ("Mod" | "PythonMod", [a, b]) => ratio(arith::modulo(x, *a, *b)?),
+            // Inductor's name for `(a // b) % c`.
             ("ModularIndexing", [a, b, c]) => {
                 let q = arith::floordiv(x, *a, *b)?;
                 ratio(arith::modulo(x, q, *c)?)
@@ -158,6 +190,7 @@ impl Sympy<'_> {
                     "`{name}` with a symbolic exponent in a symbolic size"
                 ))),
             },
+            // `a << b` is `a * 2^b` and `a >> b` is `floor(a / 2^b)`, for negative `a` too.
             ("LShift", [a, b]) if small(*b).is_some() => {
                 let by = x.int(1 << small(*b).unwrap_or(0));
                 ratio(arith::mul(x, *a, by)?)
@@ -176,6 +209,8 @@ impl Sympy<'_> {
 
     /// Evaluates functions of real numbers whose result is exact: integers, quotients of
     /// these, sums and products of short binary fractions.
+    /// Returns `None` if the function is not one of these, or its result would not be exact in
+    /// floating point.
     fn real(&self, name: &str, args: &[Value]) -> Result<Option<Value>> {
         let x = self.exprs;
         let whole = |v: &Value| match v {
@@ -200,6 +235,7 @@ impl Sympy<'_> {
                 _ => None,
             };
             let short = |(n, d): &(Expr, i64)| {
+                // A numerator that is symbolic is a size or a product of sizes.
                 let factor = x.as_int(*n).is_none_or(|n| n.abs() <= EXACT);
                 factor && (1..=EXACT).contains(d) && d.count_ones() == 1
             };
@@ -209,6 +245,7 @@ impl Sympy<'_> {
             }
         }
         match self.fold(name, fractions)? {
+            // The product of several short denominators may be too long.
             Value::Ratio(n, d) if d <= EXACT => Ok(Some(Value::Quotient(n, x.int(d)))),
             _ => Ok(None),
         }
@@ -220,6 +257,7 @@ impl Sympy<'_> {
         let [Value::Quotient(a, b)] = args else {
             return Ok(None);
         };
+        // Truncation rounds towards zero, floor division downwards: they agree from zero on.
         let positive = x.range(*a).lo >= 0 && x.range(*b).lo > 0;
         Ok(Some(match name {
             "FloorToInt" => arith::floordiv(x, *a, *b)?,
@@ -239,9 +277,11 @@ impl Sympy<'_> {
                 Value::Ratio(n, d) => (n, d),
                 other => (self.int(other, name)?, 1),
             };
+            // Fractions are not reduced, because sympy writes few of them.
             let den = acc.1.checked_mul(d).ok_or_else(overflow)?;
             acc = if name == "Mul" {
                 (arith::mul(x, acc.0, n)?, den)
+            // Equal denominators add without growing: `s0/2 + 1/2` is `(s0 + 1)/2`.
             } else if d == acc.1 {
                 (arith::add(x, acc.0, n)?, d)
             } else {
@@ -264,6 +304,8 @@ impl Sympy<'_> {
         }
     }
 
+    /// Evaluates `And`, and `Not` of a single relation. `Or`, and `Not` of several relations, are
+    /// no conjunctions.
     fn logic(&self, name: &str, args: Vec<Value>) -> Result<Value> {
         let mut all = Vec::new();
         let count = args.len();

@@ -1,4 +1,15 @@
 //! Python's nesting of inputs and outputs, from the tree specifications that archives hold as JSON in a string.
+//!
+//! PyTorch flattens arguments and results with `torch.utils._pytree`. A specification is a list
+//! of its version and a node; a node has a type (null for a leaf), a context (keys of a
+//! dictionary, class of a named tuple) and children:
+//!
+//! ```text
+//! [1, {"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, LEAF]}]
+//! ```
+//!
+//! A tree serves two purposes: it names inputs and outputs for people and for guards (`pair.0`,
+//! `mask`), and it orders the leaves of sample inputs.
 
 use crate::json::{self, FromJson, Read, Reader, Text, Value, record};
 use inrush_base::{Error, Result};
@@ -6,6 +17,7 @@ use inrush_base::{Error, Result};
 /// A nest of containers; leaves are the flattened inputs or outputs in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tree {
+    /// A tensor, number, string or `None`: one flattened value.
     Leaf,
     Tuple(Vec<Tree>),
     List(Vec<Tree>),
@@ -22,6 +34,7 @@ pub enum Tree {
 record!(Spec<'a> {
     kind: Option<Text<'a>> as "type",
     context: Option<Value<'a>>,
+    // Recursion here and below is bounded by the depth that the JSON reader accepts.
     children_spec: Vec<Spec<'a>> = Vec::new(),
 });
 
@@ -33,6 +46,7 @@ impl<'a> FromJson<'a> for Versioned<'a> {
         let (mut version, mut spec) = (None, None);
         r.list(|r| {
             match (version, &spec) {
+                // The list has items of two types, so it is read item by item.
                 (None, _) => version = Some(i64::read(r)?),
                 (_, None) => spec = Some(Spec::read(r)?),
                 _ => return Err(r.mistake("more than a version and a specification")),
@@ -77,6 +91,7 @@ impl Tree {
             Tree::Dict(v) => v.iter().map(|(k, t)| (k.clone(), t)).collect(),
             Tree::Object {
                 fields, children, ..
+            // Classes without known fields number their children.
             } if fields.len() == children.len() => fields.iter().cloned().zip(children).collect(),
             Tree::Object { children, .. } => indexed(children).into_iter().zip(children).collect(),
         }
@@ -110,11 +125,13 @@ impl Tree {
         let mut names = names.iter();
         for (which, args) in self.children() {
             for (step, child) in args.children() {
+                // The second of the pair holds keyword arguments; its steps are their names.
                 let keyword = which == "1";
                 let base = names.next().cloned();
                 let base = match base {
                     Some(n) => n,
                     None if keyword => step,
+                    // Archives without `forward_arg_names`.
                     None => format!("arg{step}"),
                 };
                 child.collect(&base, &mut out);
@@ -124,6 +141,7 @@ impl Tree {
     }
 }
 
+/// Builds the tree of a node and its children.
 fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree> {
     let Some(kind) = spec.kind else {
         return Ok(Tree::Leaf);
@@ -153,6 +171,7 @@ fn tree(spec: Spec, fields: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Tree
                 }
                 _ => kind.to_string(),
             };
+            // A registered class may write its field names as its context, as a list.
             let fields = fields(&class).unwrap_or_else(|| keys(&spec.context));
             Tree::Object {
                 class,
@@ -172,6 +191,7 @@ fn keys(context: &Option<Value>) -> Vec<String> {
     };
     let list = |v: &Value| match v {
         Value::List(v) => v.iter().map(show).collect(),
+        // `defaultdict`: an object with the factory's name and the keys.
         Value::Object(m) => match m.0.iter().find(|(k, _)| &**k == "dict_context") {
             Some((_, Value::List(v))) => v.iter().map(show).collect(),
             _ => Vec::new(),

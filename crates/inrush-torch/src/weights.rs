@@ -1,4 +1,12 @@
 //! Weights and constants: tensors of the mapped archive, by name.
+//!
+//! A weight is a strided view of a storage, and a storage is one file of the archive. Tied
+//! weights name the same file, and views of one tensor (a transposed weight, parts of a fused
+//! one) the same file with other strides or offsets. Nothing is copied or read here: ranges are
+//! checked against the file, and pages are read when a weight is bound or packed.
+//!
+//! Sizes of a stored weight are constants. The graph's input of that name must agree with them,
+//! which `convert` checks.
 
 use crate::archive::Archive;
 use crate::json;
@@ -24,6 +32,9 @@ pub struct TensorRef {
 
 impl TensorRef {
     /// Returns a tensor after checking that it is inside its storage.
+    /// Strides of zero and overlapping elements are accepted, negative strides are not. After
+    /// this check `offset + sum(i * stride)` is inside the storage for each coordinate, and
+    /// numbers of elements and bytes do not overflow.
     pub fn new(
         dtype: DType,
         sizes: Vec<i64>,
@@ -57,6 +68,7 @@ impl TensorRef {
     /// Returns the position in the archive of the element with coordinates zero.
     pub fn start(&self) -> usize {
         // An empty tensor may have any offset.
+        // The clamp keeps the range of an empty tensor inside the file.
         let skip = (self.offset as usize).saturating_mul(self.dtype.size());
         self.storage.start + skip.min(self.storage.len())
     }
@@ -71,9 +83,12 @@ impl TensorRef {
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1i64;
         for (size, stride) in self.sizes.iter().zip(&self.strides).rev() {
+            // The stride of a dimension of size 1 is never multiplied by anything but zero.
             if *size != 1 && *stride != expected {
                 return false;
             }
+            // A size of zero leaves no elements, and the strides of such a tensor are those of
+            // size 1.
             expected = expected.saturating_mul((*size).max(1));
         }
         true
@@ -94,6 +109,7 @@ fn extent(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
     if sizes.contains(&0) {
         return Some(0);
     }
+    // With strides that are not negative, the last element is the one furthest out.
     let mut last = offset;
     for (size, stride) in sizes.iter().zip(strides) {
         last = last.checked_add((size - 1).checked_mul(*stride)?)?;
@@ -114,6 +130,7 @@ pub struct WeightView<'a> {
 pub struct Weights {
     archive: Arc<Archive>,
     /// The archive's files that hold them.
+    /// Each is checked once by `check`, however many tensors share it.
     files: BTreeSet<String>,
     tensors: BTreeMap<String, TensorRef>,
     /// Names whose contents are pickled objects, with their file.
@@ -143,11 +160,13 @@ impl Weights {
         Ok(out)
     }
 
+    /// Adds the tensors of one configuration. A name may occur in one of the two kinds only.
     fn add(&mut self, archive: &Archive, folder: &str, name: &str) -> Result<()> {
         let text = archive.read(name)?;
         let config: PayloadConfig = json::parse(text).map_err(|e| e.context(name))?;
         for (fqn, payload) in config.config.0 {
             let at = format!("{folder}/{}", payload.path_name);
+            // A pickled object is an error only if the graph reads it.
             let Some(meta) = payload.tensor_meta.filter(|_| !payload.use_pickle) else {
                 self.pickled.insert(fqn.to_string(), at);
                 continue;
@@ -165,6 +184,7 @@ impl Weights {
     }
 
     /// Returns the tensor called `name`.
+    /// Fails if there is none, or if it is a pickled object.
     pub fn get(&self, name: &str) -> Result<&TensorRef> {
         if let Some(file) = self.pickled.get(name) {
             return Err(Error::unsupported(format!(
@@ -186,6 +206,7 @@ impl Weights {
     }
 
     /// Returns a weight by name, with its bytes.
+    /// The bytes extend to the end of the storage, which may be more than the tensor spans.
     pub fn view(&self, name: &str) -> Option<WeightView<'_>> {
         self.tensors.get(name).map(|t| WeightView {
             dtype: t.dtype,
@@ -199,6 +220,8 @@ impl Weights {
     /// not.
     pub fn check(&self) -> Result<()> {
         let files: Vec<&String> = self.files.iter().collect();
+        // Threads take files from a shared counter: sizes of weights differ by orders of
+        // magnitude, so equal shares would be unequal work.
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -227,11 +250,14 @@ impl Weights {
             .map(|t| (t.storage.start, t.storage.end))
             .collect();
         ranges.sort_unstable();
+        // Storages do not overlap (the archive's directory was checked), so equal ranges are the
+        // only repetitions.
         ranges.dedup();
         ranges.iter().map(|(a, b)| b - a).sum()
     }
 }
 
+/// Returns the tensor that `meta` describes; `storage` is the range of its file.
 fn tensor(meta: &TensorMeta, storage: Range<usize>) -> Result<TensorRef> {
     if meta.layout != STRIDED {
         return Err(Error::unsupported(format!(

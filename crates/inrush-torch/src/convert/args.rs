@@ -1,4 +1,9 @@
 //! Arguments of calls.
+//!
+//! `schema::Argument` has one case per type of PyTorch's schema language. They become the fewer
+//! cases of `inrush_graph::Arg`: constants and symbolic integers are both expressions, optional
+//! tensors are values or `None`, and what no kernel reads (layouts, devices, lists of strings) is
+//! kept as text.
 
 use super::symbols::unknown;
 use super::{Bound, Importer, Scope};

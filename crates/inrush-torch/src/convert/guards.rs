@@ -1,4 +1,8 @@
 //! Conditions on the sizes of inputs.
+//!
+//! Three sources end here, as relations of expressions: the Python conditions that export
+//! generated (`guards_code`), assertions among the nodes (`demand`), and ranges of expressions
+//! (`derived_ranges`). A relation that follows from the symbols' ranges is dropped.
 
 use super::Importer;
 use crate::Signature;
@@ -12,6 +16,8 @@ use rustc_hash::FxHashMap;
 impl<'a> Importer<'a, '_> {
     /// Reads `guards_code`. Conditions that cannot be read become notes, because export has checked
     /// them for the sample inputs only.
+    /// The notes appear in `Model::notes`. A call with sizes that such a guard would have refused
+    /// is not refused then.
     pub(super) fn guards(&mut self, code: &[Text], signature: &Signature) {
         // Python paths of the user's inputs (`x`, `pair.0`) to their types.
         let mut inputs: FxHashMap<&str, &Type> = FxHashMap::default();
@@ -20,6 +26,7 @@ impl<'a> Importer<'a, '_> {
                 continue;
             };
             let v = self.graph.value(i.value);
+            // A guard may use the placeholder's name or the Python path.
             inputs.insert(&v.name, &v.ty);
             if let Some(path) = signature.input_names.get(index) {
                 inputs.insert(path, &v.ty);
@@ -36,6 +43,7 @@ impl<'a> Importer<'a, '_> {
                 _ => None,
             }
         };
+        // `resolve` borrows the graph, so relations are added after all texts are read.
         let mut found = Vec::new();
         let mut notes = Vec::new();
         for text in code {
@@ -51,6 +59,7 @@ impl<'a> Importer<'a, '_> {
     }
 
     /// Adds relations that are not proved to the graph's guards, each once.
+    /// `why` is shown when the guard fails at a call.
     pub(super) fn demand(&mut self, relations: Relations, why: &str) {
         for (relation, left, right) in relations {
             let held = arith::decide(&self.graph.exprs, (relation, left, right)) == Some(true);
@@ -80,6 +89,8 @@ impl<'a> Importer<'a, '_> {
                     if upper != i64::MAX {
                         relations.push((Relation::Le, e, x.int(upper)));
                     }
+                    // A range of something that is read from data is what export assumed. No
+                    // guard can check it before the call runs.
                     if super::symbols::known_at_call(x, &relations) {
                         self.demand(relations, &format!("range of {}", shorten(text)));
                     }

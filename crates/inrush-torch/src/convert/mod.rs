@@ -1,4 +1,18 @@
 //! From the JSON of an exported program to a [`Graph`].
+//!
+//! Order of steps, and why:
+//!
+//! 1. Inputs, with symbols declared as sizes (`Meeting`): types of inputs name all symbols that a
+//!    call can bind.
+//! 2. Guards over these inputs.
+//! 3. Nodes, in the archive's order. New symbols come from data now. Arithmetic on sizes is
+//!    dropped where its result is described as an expression; assertions about sizes become
+//!    guards; graphs of simple higher-order operators are inlined.
+//! 4. The check for unknown operators, after all nodes, so that one error lists them all.
+//! 5. Outputs and mutations.
+//! 6. Ranges of derived expressions, last, as they need all symbols.
+//!
+//! Dtypes, sizes and strides are the archive's: no operator's shape function runs here.
 
 mod args;
 mod guards;
@@ -62,6 +76,8 @@ pub fn convert<'a>(
 }
 
 /// The binding of a name of the archive.
+/// Integers that are expressions are no values of the graph: uses of such a name substitute the
+/// expression.
 #[derive(Clone, Debug)]
 enum Bound {
     Value(ValueId),
@@ -69,12 +85,16 @@ enum Bound {
     Float(f64),
     Bool(bool),
     /// A condition on sizes that is known when a call begins.
+    /// It can become a guard; as an argument of an operator it is refused.
     Relations(Relations),
     /// An output that the operator does not produce.
+    /// An optional tensor that is absent, or a `None` that was passed to an inlined graph.
     Nothing,
 }
 
 /// The names of one graph: the top one, or that of a higher-order operator.
+/// `tensors`, `ints`, `bools`, `floats` are the archive's descriptions by name; `names` grows as
+/// nodes are converted, so a use before a definition is an error.
 struct Scope<'a> {
     graph: &'a schema::Graph<'a>,
     tensors: FxHashMap<&'a str, &'a schema::TensorMeta<'a>>,
@@ -99,6 +119,7 @@ impl<'a> Scope<'a> {
         })
     }
 
+    /// Binds a name; the graph is in single-assignment form.
     fn define(&mut self, name: &'a str, bound: Bound) -> Result<()> {
         match self.names.insert(name, bound) {
             None => Ok(()),
@@ -106,6 +127,7 @@ impl<'a> Scope<'a> {
         }
     }
 
+    /// Returns the archive's description of a tensor.
     fn meta(&self, name: &str) -> Result<&'a schema::TensorMeta<'a>> {
         (self.tensors.get(name).copied()).ok_or_else(|| {
             Error::input(format!("the archive does not describe the tensor `{name}`"))
@@ -113,6 +135,7 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// Returns the descriptions by name; one that occurs twice is an error.
 fn table<'a, T>(pairs: &'a Pairs<'a, T>) -> Result<FxHashMap<&'a str, &'a T>> {
     let mut out = FxHashMap::with_capacity_and_hasher(pairs.0.len(), Default::default());
     for (name, v) in &pairs.0 {
@@ -131,6 +154,7 @@ struct Importer<'a, 'b> {
     /// Lines by the stack traces that end there, as those are written.
     traces: FxHashMap<&'a str, Option<LineId>>,
     lines: FxHashMap<String, LineId>,
+    /// Operators without a row, collected for one error.
     unknown: UnknownOps,
     notes: Vec<String>,
 }
@@ -139,6 +163,7 @@ struct Importer<'a, 'b> {
 const MOST_DIMENSIONS: usize = 64;
 
 impl<'a> Importer<'a, '_> {
+    /// Returns a tensor's type; declares symbols that its sizes and strides name first.
     fn tensor_type(&mut self, meta: &'a schema::TensorMeta<'a>) -> Result<TensorType> {
         if meta.layout != schema::STRIDED {
             return Err(Error::unsupported(format!(
@@ -160,6 +185,7 @@ impl<'a> Importer<'a, '_> {
         for s in &meta.sizes {
             let e = self.symbols.int(x, s)?;
             let range = x.range(e);
+            // Certainly negative. A range that only reaches below zero is accepted.
             if range.hi < 0 {
                 return Err(Error::input(format!("the size {} is negative", x.show(e))));
             }

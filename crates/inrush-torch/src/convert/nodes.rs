@@ -1,4 +1,18 @@
 //! Nodes: calls of operators, arithmetic on sizes, subgraphs.
+//!
+//! Most nodes become one node of the graph, with arguments bound to the operator's schema. The
+//! others:
+//!
+//! ```text
+//! sym_size, _operator.mul, ..  result is described   dropped; the name means the expression
+//! _operator.ge, ..             condition on sizes    dropped; the name means relations
+//! aten._assert_scalar          of such a condition   a guard
+//! higher_order.wrap_..         call of a graph       inlined, names prefixed
+//! no row                                             noted in `unknown`, converted on
+//! ```
+//!
+//! An operator that reads an integer from data (`item`) stays: its node defines the unbacked
+//! symbol. Arithmetic on that symbol is an expression like any other, and is dropped.
 
 use super::args::optional;
 use super::symbols::{known_at_call, unknown};
@@ -13,6 +27,7 @@ use inrush_expr::Expr;
 use inrush_graph::{Arg, LineId, Node, Type, ValueId};
 
 impl<'a> Importer<'a, '_> {
+    /// Converts all nodes of the scope's graph. An error names operator, node and Python line.
     pub(super) fn nodes(&mut self, scope: &mut Scope<'a>) -> Result<()> {
         let graph = scope.graph;
         for (k, n) in graph.nodes.iter().enumerate() {
@@ -32,6 +47,8 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
+    /// Returns the node's Python line. Two memo tables, since many traces end in one line and
+    /// many nodes have one trace.
     fn line(&mut self, n: &'a schema::Node<'a>) -> Option<LineId> {
         let trace = n.metadata.stack_trace?;
         if let Some(id) = self.traces.get(trace.0) {
@@ -47,22 +64,28 @@ impl<'a> Importer<'a, '_> {
         id
     }
 
+    /// Converts one node: drops it, makes a guard of it, inlines its graph, or appends it.
     fn node(&mut self, scope: &mut Scope<'a>, n: &'a schema::Node<'a>) -> Result<()> {
         let op = op_name(&n.target);
         if let Some(higher) = op.strip_prefix("higher_order.") {
             if inlined(higher) {
                 return self.inline(scope, n);
             }
+            // Results are defined, so that later nodes convert and their unknown operators are
+            // found too.
             self.unknown.add(&op, n.line().as_deref());
             self.results(scope, n)?;
             return Ok(());
         }
+        // The archive describes the integer results of arithmetic on sizes and of `sym_size` and
+        // the like, so such a node need not run.
         let arithmetic = op.starts_with("sym.");
         if (arithmetic || reads_metadata(&op))
             && (self.known_integers(scope, n)? || self.known_condition(scope, n)?)
         {
             return Ok(());
         }
+        // An assertion about data stays a node.
         if op == ASSERT_SCALAR && self.assertion(scope, n)? {
             return Ok(());
         }
@@ -118,6 +141,7 @@ impl<'a> Importer<'a, '_> {
         Ok(true)
     }
 
+    /// Returns the expression that the archive gives for an integer.
     fn described_int(&mut self, scope: &Scope<'a>, name: &str) -> Result<Expr> {
         let s = scope.ints.get(name).copied();
         let s = s.ok_or_else(|| {
@@ -136,8 +160,12 @@ impl<'a> Importer<'a, '_> {
         let bound = match scope.bools.get(&**name).copied() {
             Some(SymBool::Bool(v)) => Bound::Bool(*v),
             Some(SymBool::Expr(e)) => match self.symbols.relations(&self.graph.exprs, e)? {
+                // The condition holds for all sizes. The order of cases matters: an empty
+                // conjunction is known at a call too.
                 Some(r) if r.is_empty() => Bound::Bool(true),
                 Some(r) if known_at_call(&self.graph.exprs, &r) => Bound::Relations(r),
+                // A disjunction, a condition that never holds or one on data: the node computes
+                // it.
                 _ => return Ok(false),
             },
             Some(SymBool::Unknown(k)) => return Err(unknown("symbolic condition", k)),
@@ -152,6 +180,7 @@ impl<'a> Importer<'a, '_> {
     }
 
     /// Turns an assertion about sizes into a guard; `false` when it is about data.
+    /// The assertion's message becomes the guard's reason.
     fn assertion(&mut self, scope: &Scope<'a>, n: &'a schema::Node<'a>) -> Result<bool> {
         let Some(first) = n.inputs.first() else {
             return Ok(false);
@@ -191,6 +220,7 @@ impl<'a> Importer<'a, '_> {
                         outs.push(self.optional_result(scope, o)?);
                     }
                 }
+                // Results keep their positions: an absent one is a value of type none.
                 Argument::None(_) => outs.push(self.graph.add_value("none", Type::None)),
                 Argument::SymInt(SymIntArgument::Name(name)) => {
                     let e = self.described_int(scope, name)?;
@@ -225,6 +255,7 @@ impl<'a> Importer<'a, '_> {
         Ok(outs)
     }
 
+    /// Defines a result that may be absent; `as_none` is one that the operator does not give.
     fn optional_result(
         &mut self,
         scope: &mut Scope<'a>,
@@ -245,6 +276,8 @@ impl<'a> Importer<'a, '_> {
                 self.notes.push(note);
             }
         }
+        // Arguments before the graph configure the wrapper (gradient mode, autocast) and are
+        // ignored.
         let at = n
             .inputs
             .iter()
@@ -273,6 +306,7 @@ impl<'a> Importer<'a, '_> {
         let prefix = format!("{}{unique}.", scope.prefix);
         let mut inner = Scope::new(&body.graph, prefix)?;
         for (input, operand) in body.graph.inputs.iter().zip(operands) {
+            // An input of the graph that is a constant has no name to bind.
             let Some(name) = name_of(input) else {
                 continue;
             };
@@ -293,6 +327,7 @@ impl<'a> Importer<'a, '_> {
             };
             inner.define(name, bound)?;
         }
+        // Depth of nesting is that of the JSON, which its reader bounds.
         self.nodes(&mut inner)?;
         let results = names_of(&n.outputs)?;
         let values = names_of(&body.graph.outputs)?;
@@ -362,6 +397,7 @@ fn inlined(op: &str) -> bool {
     )
 }
 
+/// Returns the name of a single tensor or symbolic scalar; `None` for constants and lists.
 fn name_of<'a>(a: &'a Argument<'a>) -> Option<&'a str> {
     match a {
         Argument::Tensor(t) => Some(&t.name),
@@ -391,6 +427,7 @@ fn names_of<'a>(args: &'a [Argument<'a>]) -> Result<Vec<Option<&'a str>>> {
     Ok(out)
 }
 
+/// Returns the name of the node's first result that has one.
 fn result_name<'a>(n: &'a schema::Node<'a>) -> Option<&'a str> {
     names_of(&n.outputs).ok()?.into_iter().flatten().next()
 }

@@ -1,4 +1,11 @@
 //! Inputs and outputs of the program.
+//!
+//! Export lifts weights to inputs of the graph. `input_specs` say for each input if it is a
+//! weight, a constant or an argument of the user; these are counted in the order of the flattened
+//! call, constants included, so that `index` is the position in the caller's list.
+//!
+//! In a functional graph a mutation is an output: the new contents of a weight or argument, which
+//! the executor copies back at the end of a call.
 
 use super::symbols::{Meeting, unknown};
 use super::{Bound, Importer, Scope};
@@ -8,6 +15,8 @@ use inrush_base::{Error, Result, Scalar};
 use inrush_graph::{Input, InputKind, Output, OutputKind, OutputValue, Type, ValueId};
 
 impl<'a> Importer<'a, '_> {
+    /// Defines the inputs, declares the symbols of their sizes and checks weights against the
+    /// archive.
     pub(super) fn inputs(
         &mut self,
         scope: &mut Scope<'a>,
@@ -79,6 +88,7 @@ impl<'a> Importer<'a, '_> {
         self.graph.inputs.push(Input::new(value, kind));
     }
 
+    /// Adds an argument of the user: a tensor, an integer or a constant.
     fn user_input(
         &mut self,
         scope: &mut Scope<'a>,
@@ -88,6 +98,8 @@ impl<'a> Importer<'a, '_> {
         let value = match arg {
             Argument::Tensor(t) => self.define_tensor(scope, &t.name)?,
             Argument::SymInt(SymIntArgument::Name(n)) => {
+                // Only for this one: a symbol that a tensor's size named first stays a size, and
+                // is not negative.
                 self.symbols.meeting = Meeting::InputInteger;
                 let s = scope.ints.get(&**n).copied();
                 let s = s.ok_or_else(|| {
@@ -114,6 +126,7 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
+    /// Adds a constant argument under a name of its own; its specification has none.
     fn plain(&mut self, index: usize, value: Option<Scalar>) -> Result<()> {
         self.constant(index, &format!("constant_{index}"), value);
         Ok(())
@@ -136,6 +149,8 @@ impl<'a> Importer<'a, '_> {
             && t.sizes
                 .iter()
                 .zip(&stored.sizes)
+                // Strides are not compared: weights are handed on with those of the stored
+                // tensor.
                 .all(|(a, b)| x.is_int(*a, *b));
         if same {
             return Ok(stored.offset);
@@ -149,6 +164,7 @@ impl<'a> Importer<'a, '_> {
         )))
     }
 
+    /// Adds the outputs, in the order of the specifications.
     pub(super) fn outputs(
         &mut self,
         scope: &Scope<'a>,
@@ -208,6 +224,8 @@ impl<'a> Importer<'a, '_> {
         Ok(())
     }
 
+    /// Returns a value, constant or `None`. An integer that is an expression gets a node that
+    /// computes it, because outputs are values.
     fn user_output(&mut self, scope: &Scope<'a>, arg: &'a Argument<'a>) -> Result<OutputValue> {
         Ok(match arg {
             Argument::Tensor(n) => match scope.find(&n.name)? {
@@ -239,6 +257,8 @@ impl<'a> Importer<'a, '_> {
         })
     }
 
+    /// Returns the output that writes `value` to the input for which `hit` is true. Dtype and
+    /// sizes must agree; the input keeps its strides.
     fn mutation(
         &self,
         scope: &Scope<'a>,

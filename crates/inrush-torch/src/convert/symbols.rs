@@ -1,4 +1,10 @@
 //! Symbolic sizes of an archive as expressions.
+//!
+//! An archive repeats an expression's text at each tensor that has such a size, so texts are
+//! parsed once. A symbol is declared when a text first names it, and the place where that happens
+//! decides its kind: sizes and integers of inputs are bound when a call begins, symbols that
+//! nodes introduce (`u0`, the number of nonzero elements) are read from data. So the inputs must
+//! be converted before the nodes.
 
 use crate::arith::Relations;
 
@@ -11,20 +17,28 @@ use rustc_hash::FxHashMap;
 
 /// Declares symbols at their first occurrence, and memoizes the expression of each text.
 pub struct Symbols<'a> {
+    /// Inclusive bounds of symbols and of expressions such as `2*s0`, by sympy's printed form;
+    /// `i64::MIN` and `i64::MAX` where there is none.
     ranges: FxHashMap<&'a str, (i64, i64)>,
+    /// By the text of `srepr`.
     parsed: FxHashMap<&'a str, Parsed>,
     /// Symbols met now are sizes of inputs, or integer inputs; those met later come from data.
     pub meeting: Meeting,
 }
 
+/// The part of the program that is being converted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Meeting {
+    /// Sizes and strides of inputs: not negative.
     InputSize,
+    /// An integer that the caller passes: may be negative.
     InputInteger,
+    /// Results of nodes: the value is known only when the node has run.
     Body,
 }
 
 impl<'a> Symbols<'a> {
+    /// Reads the declared ranges; an empty one is an error.
     pub fn new(constraints: &'a Pairs<'a, RangeConstraint>) -> Result<Symbols<'a>> {
         let mut ranges = FxHashMap::default();
         for (name, r) in &constraints.0 {
@@ -46,6 +60,8 @@ impl<'a> Symbols<'a> {
     }
 
     /// Constraints on expressions that are no lone symbol, such as `2*s0`.
+    /// Sorted, as the order of a hash map must not reach the output. Symbols that the graph does
+    /// not use are among them.
     pub fn derived(&self, exprs: &Exprs) -> Vec<(&'a str, i64, i64)> {
         let mut out: Vec<_> = (self.ranges.iter())
             .filter(|(name, _)| exprs.sym_by_name(name).is_none())
@@ -55,6 +71,7 @@ impl<'a> Symbols<'a> {
         out
     }
 
+    /// Returns the meaning of an expression, and declares its new symbols.
     fn parse(&mut self, exprs: &Exprs, e: &'a SymExpr<'a>) -> Result<&Parsed> {
         let text: &'a str = &e.expr_str;
         if !self.parsed.contains_key(text) {
@@ -73,6 +90,7 @@ impl<'a> Symbols<'a> {
         Ok(&self.parsed[text])
     }
 
+    /// Returns the expression of a size or stride. Fails if it is a real number or a condition.
     pub fn int(&mut self, exprs: &Exprs, s: &'a SymInt<'a>) -> Result<Expr> {
         match s {
             SymInt::Int(v) => Ok(exprs.int(*v)),
@@ -106,6 +124,8 @@ pub fn unknown(what: &str, key: &Text) -> Error {
     Error::unsupported(format!("an unknown kind of {what}: `{key}`"))
 }
 
+/// Returns the symbol of this name, declared if it is new: a later occurrence changes neither
+/// kind nor range.
 fn symbol(
     exprs: &Exprs,
     ranges: &FxHashMap<&str, (i64, i64)>,
@@ -126,6 +146,8 @@ fn symbol(
         None => (assumed, i64::MAX),
     };
     match meeting {
+        // Without a declared range and assumption the lower bound is `i64::MIN`, which no size
+        // has.
         Meeting::InputSize => exprs.size_sym(s.name, lower.max(0), upper.max(0)),
         Meeting::InputInteger => exprs.size_sym(s.name, lower, upper),
         Meeting::Body => exprs.unbacked_sym(s.name, lower, upper),

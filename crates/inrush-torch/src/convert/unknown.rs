@@ -1,4 +1,8 @@
 //! Operators that nothing describes: all of them in one error, each once, with the Python lines that call it.
+//!
+//! A user who exports a model wants the whole list at once. Conversion goes on after an unknown
+//! operator, with its results typed as described, and `check` reports at the end. The order is
+//! that of first calls.
 
 use inrush_base::{Error, Result};
 use rustc_hash::FxHashMap;
@@ -7,6 +11,7 @@ use std::fmt::Write;
 /// Lines shown of each operator.
 const LINES: usize = 3;
 
+/// `index` finds an operator's position in `ops`.
 #[derive(Default)]
 pub struct UnknownOps {
     ops: Vec<UnknownOp>,
@@ -16,10 +21,12 @@ pub struct UnknownOps {
 struct UnknownOp {
     name: String,
     calls: usize,
+    /// Different lines, the first few only.
     lines: Vec<String>,
 }
 
 impl UnknownOps {
+    /// Counts a call of `op` from a Python line.
     pub fn add(&mut self, op: &str, line: Option<&str>) {
         let at = *self.index.entry(op.to_string()).or_insert_with(|| {
             self.ops.push(UnknownOp {

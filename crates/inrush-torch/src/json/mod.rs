@@ -1,4 +1,12 @@
 //! JSON with errors that say where: borrowed strings, records, unions, and the text around a mistake.
+//!
+//! A program's JSON can have tens of megabytes, most of it node records. So there is no tree of
+//! values: `record!` and `union!` declare structures, and their readers take keys and values
+//! straight from the text, skipping keys that are not declared. Strings are borrowed.
+//!
+//! An error carries a position only; line, column, the text around it and the operator it belongs
+//! to are found from that when it is reported. Keys that stand twice in a record are an error, as
+//! readers differ in which one they take.
 
 mod reader;
 
@@ -11,7 +19,9 @@ use crate::lex::{shorten, shortened};
 pub use reader::{Read, Reader};
 
 /// A type that is read from JSON.
+/// `'a` is the lifetime of the JSON text.
 pub trait FromJson<'a>: Sized {
+    /// Reads one value at the reader's position and leaves the reader after it.
     fn read(r: &mut Reader<'a>) -> Read<Self>;
 
     /// Returns the value for a missing key; `None` if the key is required.
@@ -87,6 +97,7 @@ impl FromJson<'_> for bool {
 impl<'a, T: FromJson<'a>> FromJson<'a> for Option<T> {
     fn read(r: &mut Reader<'a>) -> Read<Self> {
         match r.peek() {
+            // A `null` and a missing key are the same to an optional field.
             Some(b'n') if r.word().is_some() => Ok(None),
             _ => T::read(r).map(Some),
         }
@@ -125,6 +136,7 @@ impl FromJson<'_> for Skipped {
 }
 
 /// A map in the order of the file.
+/// Keys may repeat; users that need them unique check it.
 #[derive(Clone, Debug)]
 pub struct Pairs<'a, T>(pub Vec<(Text<'a>, T)>);
 
@@ -214,10 +226,13 @@ impl<'a> FromJson<'a> for Trace<'a> {
 /// "path", line 12, in forward` with the source text on the next line.
 pub fn last_frame(trace: &str) -> Option<String> {
     const START: &str = "File \"";
+    // Paths may be relative to the folder that holds PyTorch.
     let own = |frame: &str| {
         let path = frame.split('"').next().unwrap_or_default();
         !path.starts_with("torch/") && !path.contains("/site-packages/torch/")
     };
+    // Lines are walked from the end, because the innermost frame of the user is wanted and traces
+    // are deep. A trace with frames of PyTorch only gives the innermost of these.
     let (mut last, mut below) = (None, "");
     for line in trace.rsplit('\n') {
         let line = line.trim();
@@ -250,6 +265,7 @@ fn show_frame(frame: &str, source: &str) -> Option<String> {
 
 /// Reads `text`. An error shows the text around the place.
 pub fn parse<'a, T: FromJson<'a>>(text: &'a [u8]) -> Result<T> {
+    // One check of the whole text; slices of it at ASCII bytes are UTF-8 again.
     let read = std::str::from_utf8(text).map_err(|e| (e.valid_up_to(), "invalid UTF-8".into()));
     let read = read.and_then(|text| {
         let mut r = Reader::new(text);
@@ -276,6 +292,8 @@ pub fn parse<'a, T: FromJson<'a>>(text: &'a [u8]) -> Result<T> {
 }
 
 /// Returns the operator of the last node that begins before the mistake.
+/// Node records begin with their target. The search assumes the spacing of Python's `json.dumps`
+/// and finds nothing in other text.
 fn target_before(text: &[u8]) -> Option<String> {
     const KEY: &[u8] = b"\"target\": \"";
     let at = text.windows(KEY.len()).rposition(|w| w == KEY)? + KEY.len();

@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 /// Containers within containers are read up to this depth.
+/// Readers recurse, and each level takes some hundred bytes of stack.
 const DEEPEST: usize = 128;
 
 /// A mistake, and where it was found.
@@ -18,8 +19,11 @@ pub struct Mistake {
 }
 
 /// The result of reading a value.
+/// The mistake is boxed, because each value that is read returns one of these, and a pointer
+/// keeps it small.
 pub type Read<T> = std::result::Result<T, Box<Mistake>>;
 
+/// A position in a text. `at` is at the boundary of a character whenever a value has been read.
 pub struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -96,6 +100,7 @@ impl<'a> Reader<'a> {
         if self.eat(close) {
             return Ok(false);
         }
+        // Empty containers return above and need no `depth`.
         self.depth += 1;
         if self.depth > DEEPEST {
             Err(self.mistake("recursion limit exceeded"))
@@ -158,6 +163,7 @@ impl<'a> Reader<'a> {
             return Err(self.expected(what));
         }
         let start = self.at;
+        // Most strings end here, and are slices of the text.
         self.plain();
         match self.byte() {
             Some(b'"') => {
@@ -194,6 +200,8 @@ impl<'a> Reader<'a> {
     /// Advances to the next quotation mark, backslash or control character, a word at a time.
     #[inline]
     fn plain(&mut self) {
+        // `ONES` has a 1 in each byte, `HIGH` the top bit of each. A byte of `word ^ pattern` is
+        // zero where the word has the pattern's byte, and `below(.., 1)` finds zero bytes.
         const ONES: u64 = u64::MAX / 255;
         const HIGH: u64 = ONES << 7;
         let rest = &self.text.as_bytes()[self.at..];
@@ -211,12 +219,15 @@ impl<'a> Reader<'a> {
             }
             at += 8;
         }
+        // Fewer than eight bytes are left.
         let hit = |b: &u8| matches!(b, b'"' | b'\\' | 0..0x20);
         let last = &rest[at..];
         self.at += at + last.iter().position(hit).unwrap_or(last.len());
     }
 
     /// Reads a string as it is written, with quotation marks and escapes.
+    /// Used for stack traces, of which most are never shown, and for strings that are skipped.
+    /// Escapes and control characters are not checked.
     pub fn written(&mut self, what: &str) -> Read<&'a str> {
         if !self.eat(b'"') {
             return Err(self.expected(what));
@@ -257,6 +268,7 @@ impl<'a> Reader<'a> {
     /// these.
     fn unicode(&mut self) -> Read<char> {
         let code = match self.hex()? {
+            // UTF-16: a high surrogate and a low one make one character above U+FFFF.
             high @ 0xD800..0xDC00 if self.text.as_bytes()[self.at..].starts_with(b"\\u") => {
                 self.at += 2;
                 match self.hex()? {
@@ -270,6 +282,7 @@ impl<'a> Reader<'a> {
         char::from_u32(code).ok_or_else(|| self.mistake("half a surrogate pair"))
     }
 
+    /// Reads four hexadecimal digits.
     fn hex(&mut self) -> Read<u32> {
         let digits = self.text.as_bytes().get(self.at..self.at + 4);
         let digit = |b: &u8| char::from(*b).to_digit(16);
@@ -280,12 +293,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads an integer.
+    /// A number with a fraction or exponent is an error, also if its value is whole.
     pub fn integer(&mut self) -> Read<i64> {
         self.peek();
         let rest = &self.text.as_bytes()[self.at..];
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         let next = rest.get(digits);
         // Most are short and have no sign.
+        // 17 digits cannot overflow 64 bits. Leading zeros go the long way, which refuses them.
         if (1..18).contains(&digits)
             && (digits == 1 || rest[0] != b'0')
             && !matches!(next, Some(b'.' | b'e' | b'E'))
@@ -300,6 +315,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the text of a number, which errors call `what`.
+    /// The grammar is that of JSON: no leading zeros, no `+`, digits on both sides of a point.
     pub fn number(&mut self, what: &str) -> Read<&'a str> {
         if !matches!(self.peek(), Some(b'-' | b'0'..=b'9')) {
             return Err(self.expected(what));
