@@ -4,6 +4,18 @@
 //! exact is taken at its word, so a mask that is missing shows as an access outside of its buffer. The programs of a launch run
 //! from the last to the first, those of its last part first: a launch that depends on the order of its programs gives something
 //! else. Memory that nothing has written holds NaN and -1.
+//!
+//! ```text
+//! for each launch
+//!     for each part (kernels that were joined), last to first
+//!         for each program of its grid, last to first
+//!             place the tile; run the items over all of its lanes
+//! ```
+//!
+//! Lanes of one item run one after another, and each item ends before the next begins. A GPU runs
+//! lanes in parallel. That makes no difference, because a value of one lane reaches another only
+//! through a reduction, a scan, or memory with a barrier in between, which the verifier of block
+//! programs checks.
 
 mod memory;
 mod program;
@@ -67,6 +79,7 @@ fn known(p: &Loops, inputs: &[Value], symbols: &BTreeMap<String, i64>) -> Result
     Ok(known)
 }
 
+/// The state of one call.
 struct Run<'a> {
     p: &'a Loops,
     memory: Memory,
@@ -74,6 +87,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Checks inputs and weights and writes them to their buffers. All other memory stays
+    /// poisoned.
     fn fill(&mut self, inputs: &[Value], weights: &BTreeMap<String, Tensor>) -> Result<()> {
         for (k, b) in self.p.buffers.iter().enumerate() {
             let (what, t) = match &b.kind {
@@ -95,6 +110,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Runs the parts of a launch. They are independent of each other, so any order must do.
     fn launch(&mut self, parts: &[Piece]) -> Result<()> {
         for part in parts.iter().rev() {
             let name = &part.block.name;
@@ -103,6 +119,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Returns an output. A mutation gives the new contents.
     fn output(&self, o: &Output) -> Result<Value> {
         Ok(match o {
             Output::Tensor { buffer } | Output::Mutation { buffer, .. } => {

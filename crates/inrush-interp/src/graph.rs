@@ -1,6 +1,17 @@
 //! The interpreter of graphs. Evaluates ATen operators directly from their definitions, floats in
 //! `f64`, rounded to the result's dtype once per operator. It shares no code with the lowerings,
 //! because tests compare these with it.
+//!
+//! Tables of the submodules give a function for each operator. A function derives the sizes of
+//! its results from its operands, compares them with those that the graph declares, and computes
+//! each element from its coordinates. So a graph whose declared sizes are wrong is an error here,
+//! and not a wrong result somewhere else.
+//!
+//! Results differ from eager's by rounding: eager computes in the operands' precision, and this
+//! interpreter rounds once.
+//!
+//! Operators with side effects, random numbers and data-dependent sizes are not known; `knows`
+//! tells drawn graphs what they may use.
 
 mod call;
 mod index;
@@ -31,6 +42,7 @@ fn lookup(name: &str) -> Option<Eval> {
     ]
     .iter()
     .flat_map(|t| t.iter())
+    // A linear search over some hundred names, once per node.
     .find(|row| row.0.split(' ').any(|n| n == name))
     .map(|row| row.1)
 }
@@ -40,6 +52,7 @@ pub fn knows(op: &str) -> bool {
     short(op).is_some_and(|n| pointwise::knows(n) || lookup(n).is_some())
 }
 
+/// Returns the name as tables have it; `None` for operators of other namespaces.
 fn short(op: &str) -> Option<&str> {
     let name = op.strip_prefix("aten.")?;
     Some(name.strip_suffix(".default").unwrap_or(name))
@@ -48,6 +61,8 @@ fn short(op: &str) -> Option<&str> {
 /// Runs `g`. `inputs` are the user's by position; `weights` holds parameters, buffers and constants
 /// by name. Size symbols are bound from the inputs' shapes; `symbols` adds those that no shape
 /// determines.
+/// Inputs beyond those that the graph names are ignored. Mutations are outputs: the caller's
+/// tensors stay as they are.
 pub fn graph(
     g: &Graph,
     inputs: &[Value],
@@ -76,6 +91,7 @@ pub fn graph(
     Ok(g.outputs.iter().map(of).collect())
 }
 
+/// Values of nodes that have not run are `Value::None`.
 struct Run<'a> {
     g: &'a Graph,
     values: Vec<Value>,
@@ -83,6 +99,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Takes the inputs over, binds symbols from all of them, and then checks the sizes of all.
     fn bind_inputs(&mut self, inputs: &[Value], weights: &BTreeMap<String, Tensor>) -> Result<()> {
         let g = self.g;
         for i in &g.inputs {
@@ -128,6 +145,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Evaluates a node and stores its results.
     fn node(&mut self, n: &Node) -> Result<()> {
         // Integers carry their value in their type.
         if let [v] = n.outs.as_slice()
@@ -164,6 +182,7 @@ impl Run<'_> {
         };
         let mut results = results.into_iter();
         for (v, want) in n.outs.iter().zip(&outs) {
+            // Results that the graph declares as absent get no value.
             let Some((dtype, dims)) = want else { continue };
             let t = results
                 .next()
@@ -188,6 +207,7 @@ fn points(extents: &[i64]) -> Points {
     }
 }
 
+/// An odometer: the last coordinate runs fastest.
 struct Points {
     at: Vec<i64>,
     extents: Vec<i64>,
@@ -195,6 +215,7 @@ struct Points {
 }
 
 enum State {
+    /// The first point has not been given; its coordinates are all zero.
     Fresh,
     Running,
     Done,
@@ -247,6 +268,7 @@ fn position(sizes: &[i64], at: &[i64]) -> Result<usize> {
 /// Returns the position of the element that a broadcast of `sizes` has at `at`.
 fn broadcast_position(sizes: &[i64], at: &[i64]) -> Result<usize> {
     let front = at.len().saturating_sub(sizes.len());
+    // Broadcasting aligns dimensions at the end and repeats those of size 1.
     let inner: smallvec::SmallVec<[i64; 8]> = (sizes.iter().zip(&at[front..]))
         .map(|(n, i)| if *n == 1 { 0 } else { *i })
         .collect();
@@ -254,6 +276,7 @@ fn broadcast_position(sizes: &[i64], at: &[i64]) -> Result<usize> {
 }
 
 /// Returns the sizes that both broadcast to.
+/// A size of 1 gives way to any other, 0 included.
 fn broadcast(a: &[i64], b: &[i64]) -> Result<Vec<i64>> {
     let (long, short) = if a.len() < b.len() { (b, a) } else { (a, b) };
     let mut out = long.to_vec();
@@ -279,6 +302,7 @@ fn broadcasts(from: &[i64], to: &[i64]) -> Result<()> {
 }
 
 /// Returns the dtype in which the interpreter computes values of `d`.
+/// Integers wrap in their own dtype, as they do in eager.
 fn domain(d: DType) -> DType {
     if d.is_float() { DType::F64 } else { d }
 }

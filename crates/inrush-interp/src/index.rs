@@ -1,5 +1,10 @@
 //! Values of symbols, bound from input shapes, and index expressions compiled for evaluation at
 //! every point of a nest.
+//!
+//! A size expression is evaluated a few times, straight from the interner. An index expression is
+//! evaluated at each point, so `Index` is compiled from it once: sizes are folded to constants,
+//! loop indices become positions in a list of slots, and the interner, which is in a cell, is not
+//! touched again.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node, Sym};
@@ -10,6 +15,8 @@ pub type Symbols = FxHashMap<Sym, i64>;
 
 /// Binds symbols from the sizes of an input. Each dimension determines at most one new symbol.
 /// [`check`] compares the sizes once all symbols are bound.
+/// A dimension `2*s + 1` of size 7 gives `s = 3`. Dimensions that name no new symbol, or several,
+/// are passed over; a later one may determine them.
 pub fn bind(
     exprs: &Exprs,
     declared: &[Expr],
@@ -25,6 +32,7 @@ pub fn bind(
         )));
     }
     for (e, v) in declared.iter().zip(actual) {
+        // A size that `k` does not divide is not reported here: `check` shows the whole shape.
         let Some((s, v)) = solve(exprs, *e, *v, symbols) else {
             continue;
         };
@@ -41,6 +49,8 @@ pub fn bind(
 }
 
 /// Returns the one unknown symbol of `e`, from `e == v` where `e` is `k*s + c`.
+/// `None` if `e` has no or several unknown symbols, is not affine in it, or has no integer
+/// solution.
 fn solve(exprs: &Exprs, e: Expr, v: i64, symbols: &Symbols) -> Option<(Sym, i64)> {
     let mut unknown = exprs.free_syms(e);
     unknown.retain(|s| !symbols.contains_key(s));
@@ -50,6 +60,7 @@ fn solve(exprs: &Exprs, e: Expr, v: i64, symbols: &Symbols) -> Option<(Sym, i64)
     let (coefs, rest) = exprs.affine(e, &[s])?;
     let k = size(exprs, coefs[0], symbols).ok()?;
     let left = v.checked_sub(size(exprs, rest, symbols).ok()?)?;
+    // `checked_rem` is also `None` for `k = 0`, where any value would do.
     (left.checked_rem(k) == Some(0)).then(|| (s, left / k))
 }
 
@@ -76,6 +87,7 @@ pub(crate) fn sizes(exprs: &Exprs, list: &[Expr], symbols: &Symbols) -> Result<V
 }
 
 /// Returns the value of `e`.
+/// Fails on a symbol without a value, a division by zero and an overflow.
 pub(crate) fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
     exprs.eval(e, &|s| symbols.get(&s).copied())
 }
@@ -84,7 +96,9 @@ pub(crate) fn size(exprs: &Exprs, e: Expr, symbols: &Symbols) -> Result<i64> {
 #[derive(Debug)]
 pub(crate) enum Index {
     Const(i64),
+    /// A loop index or indirect index: position in the list given to `eval`.
     Slot(usize),
+    /// A constant, and coefficients with their terms.
     Sum(i64, Vec<(i64, Index)>),
     Product(Vec<Index>),
     FloorDiv(Box<[Index; 2]>),
@@ -106,6 +120,7 @@ impl Index {
         Ok(match exprs.node(e) {
             Node::Const(v) => Index::Const(v),
             Node::Sym(s) => match (slot(s), symbols.get(&s)) {
+                // A slot hides a size symbol: indices change from point to point.
                 (Some(k), _) => Index::Slot(k),
                 (None, Some(v)) => Index::Const(*v),
                 (None, None) => {
@@ -145,6 +160,7 @@ impl Index {
             }
             Index::Mod(p) => {
                 let (a, b) = both(p)?;
+                // The remainder fits even where the product wraps.
                 Ok(a.wrapping_sub(floor_div(a, b)?.wrapping_mul(b)))
             }
             Index::Min(p) => both(p).map(|(a, b)| a.min(b)),
@@ -153,6 +169,7 @@ impl Index {
     }
 }
 
+/// Returns the quotient rounded downwards, as Python's `//`; Rust's division rounds towards zero.
 fn floor_div(a: i64, b: i64) -> Result<i64> {
     let q = a
         .checked_div(b)

@@ -1,4 +1,13 @@
 //! The interpreter of loops: every statement at every point, in order.
+//!
+//! Each body runs alone over all of its points before the next one starts, outer axes first, in
+//! row-major order. Fusion, parallel loops and vector lanes promise to change nothing of that,
+//! except for the order of sums. All axes are walked point by point, whatever the schedule says
+//! about them.
+//!
+//! Halves follow the rule of the loop IR: a load gives the stored value, computation is in `f32`,
+//! a store rounds. Statements that are not masked are evaluated at every point; masks belong to
+//! loads, stores and checks of indices only.
 
 mod body;
 mod contraction;
@@ -41,6 +50,8 @@ pub fn loops(
             known.insert(s, *v);
         }
     }
+    // All inputs are bound before any is checked, because a symbol may be determined by a later
+    // one.
     for b in &p.buffers {
         if let BufferKind::Input { index } = b.kind {
             let what = format!("input {index}");
@@ -65,6 +76,7 @@ pub fn loops(
     p.outputs.iter().map(|o| run.output(o)).collect()
 }
 
+/// The state of one call. `symbols` does not change once the inputs are bound.
 struct Run<'a> {
     p: &'a Loops,
     memory: Memory,
@@ -73,6 +85,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Checks inputs and weights and writes them to their buffers.
     fn fill(&mut self, inputs: &[Value], weights: &BTreeMap<String, Tensor>) -> Result<()> {
         for (k, b) in self.p.buffers.iter().enumerate() {
             let (what, t) = match &b.kind {
@@ -97,6 +110,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Returns an output. A mutation gives the new contents; the caller's tensor is not written.
     fn output(&self, o: &Output) -> Result<Value> {
         Ok(match o {
             Output::Tensor { buffer } | Output::Mutation { buffer, .. } => {
@@ -114,6 +128,7 @@ impl Run<'_> {
 }
 
 /// Calls `f` for every point of `extents` in row-major order.
+/// Without axes there is one point. An axis of size zero leaves none.
 fn for_each_point(extents: &[i64], mut f: impl FnMut(&[i64]) -> Result<()>) -> Result<()> {
     if extents.iter().any(|n| *n <= 0) {
         return Ok(());

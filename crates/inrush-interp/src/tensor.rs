@@ -1,9 +1,13 @@
 //! Tensors of the interpreters: logical, row-major, owned.
+//!
+//! Strides and storages do not exist at this level. Layouts are a matter of buffers, which
+//! `loops::memory` and `blocks::memory` give them; views of a graph become copies here.
 
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::eval;
 
 /// A tensor in row-major order, little-endian elements of its storage dtype.
+/// `data` has `numel * dtype.size()` bytes. A boolean is a byte of 0 or 1.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     pub dtype: DType,
@@ -12,6 +16,8 @@ pub struct Tensor {
 }
 
 /// An input or output of a program.
+/// Integers of symbolic size are scalars; `None` is an input that nothing reads or an output that
+/// is absent.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     Tensor(Tensor),
@@ -38,10 +44,13 @@ pub(crate) fn numel(sizes: &[i64]) -> Result<usize> {
             "{sizes:?} is too large for the interpreter"
         )));
     }
+    // A zero makes the tensor empty however large the other sizes are, also where their product
+    // has saturated.
     Ok(if sizes.contains(&0) { 0 } else { n as usize })
 }
 
 impl Tensor {
+    /// Fails if a size is negative or there are too many elements.
     pub fn zeros(dtype: DType, sizes: &[i64]) -> Result<Tensor> {
         Ok(Tensor {
             dtype,
@@ -63,6 +72,8 @@ impl Tensor {
         let mut t = Tensor::zeros(dtype, sizes)?;
         let size = dtype.size();
         for (k, to) in t.data.chunks_exact_mut(size).enumerate() {
+            // Delinearizes `k`, last dimension first. No size is zero here, since there is an
+            // element.
             let (mut rest, mut at) = (k as i64, 0i64);
             for (n, s) in sizes.iter().zip(strides).rev() {
                 at = at.saturating_add((rest % n).saturating_mul(*s));
@@ -96,11 +107,13 @@ impl Tensor {
         self.data.len() / self.dtype.size()
     }
 
+    /// Returns the number of dimensions; zero for a scalar tensor.
     pub fn rank(&self) -> usize {
         self.sizes.len()
     }
 
     /// Returns element `k` in row-major order.
+    /// Complex dtypes have no scalar and are unsupported.
     pub fn get(&self, k: usize) -> Result<Scalar> {
         let size = self.dtype.size();
         let Some(bytes) = self.data.get(k * size..(k + 1) * size) else {
@@ -142,6 +155,7 @@ impl Tensor {
     }
 
     /// Returns [`Tensor::error_above`] with a negligible floor.
+    /// Zero tensors agree only with zeros: any difference from them is huge.
     pub fn max_error(&self, want: &Tensor) -> Result<f64> {
         self.error_above(want, 1e-30)
     }
@@ -149,6 +163,8 @@ impl Tensor {
     /// Returns the largest error relative to the largest finite magnitude of `want` (at least
     /// `floor`). Infinite if one element is NaN or infinite and the other is not the same, or if
     /// the types differ.
+    /// The error is relative to the whole tensor and not to each element, because sums that
+    /// cancel have elements without any correct digit. Integers and booleans must be equal.
     pub fn error_above(&self, want: &Tensor, floor: f64) -> Result<f64> {
         if self.dtype != want.dtype || self.sizes != want.sizes {
             return Ok(f64::INFINITY);
@@ -166,6 +182,7 @@ impl Tensor {
             if b.is_finite() {
                 norm = norm.max(b.abs());
             }
+            // Equal infinities end here, and -0.0 equals 0.0.
             if a == b || (a.is_nan() && b.is_nan()) {
                 continue;
             }
@@ -183,6 +200,7 @@ impl Tensor {
 }
 
 impl Value {
+    /// Fails on scalars and `None`.
     pub fn tensor(&self) -> Result<&Tensor> {
         match self {
             Value::Tensor(t) => Ok(t),

@@ -1,4 +1,9 @@
 //! Memory of block programs: arenas and storages as bytes, since buffers share them.
+//!
+//! Typed storages would not do: the memory plan gives one range of an arena to buffers of several
+//! dtypes in turn. Bytes begin as 0xFF, so that an element that is read before anything was
+//! written there shows as NaN or -1. An arena is not poisoned again when a buffer ends: a read
+//! that comes too late finds the next buffer's bytes.
 
 use crate::index::{Symbols, size, sizes};
 use crate::tensor::{Tensor, numel};
@@ -10,6 +15,8 @@ use inrush_loops::{BufId, BufferKind, Loops, eval};
 /// aliases allow.
 #[derive(Clone, Debug, Default)]
 pub struct BlockMemory {
+    /// In the order of the buffers; may be shorter, and the others have storages of their own
+    /// then.
     pub spots: Vec<Spot>,
     /// Bytes of each arena.
     pub arenas: Vec<Expr>,
@@ -31,11 +38,13 @@ const POISON: u8 = 0xFF;
 const MAX_BYTES: i64 = 1 << 32;
 
 /// One buffer's view of a region.
+/// Strides and offset count elements from `from` on.
 struct View {
     dtype: DType,
     sizes: Vec<i64>,
     strides: Vec<i64>,
     offset: i64,
+    /// Arenas come first in the list of regions, then storages.
     region: usize,
     /// The bytes of the region that are the buffer's.
     from: usize,
@@ -43,12 +52,14 @@ struct View {
     name: String,
 }
 
+/// Views stand in the order of the buffers.
 pub(super) struct Memory {
     views: Vec<View>,
     regions: Vec<Vec<u8>>,
 }
 
 impl Memory {
+    /// Allocates arenas and storages at the sizes of this call.
     pub(super) fn new(p: &Loops, places: &BlockMemory, symbols: &Symbols) -> Result<Memory> {
         let mut m = Memory {
             views: Vec::new(),
@@ -64,6 +75,7 @@ impl Memory {
         Ok(m)
     }
 
+    /// Adds poisoned bytes and returns their region.
     fn region(&mut self, bytes: i64) -> Result<usize> {
         if !(0..=MAX_BYTES).contains(&bytes) {
             return Err(Error::input(format!(
@@ -74,6 +86,7 @@ impl Memory {
         Ok(self.regions.len() - 1)
     }
 
+    /// Returns the view of a buffer, with a storage for it if no spot is given.
     fn view(
         &mut self,
         p: &Loops,
@@ -95,6 +108,8 @@ impl Memory {
             name: format!("{id} ({})", b.name),
         };
         let spot = places.spots.get(id.index()).copied().unwrap_or(Spot::Own);
+        // The alias's own dtype counts elements of the shared bytes, so `view.dtype` needs no
+        // conversion here.
         if let BufferKind::Alias { of } = b.kind {
             let missing = || Error::internal(format!("{id} shares the bytes of a later buffer"));
             let other = self.views.get(of.index()).ok_or_else(missing)?;
@@ -108,6 +123,7 @@ impl Memory {
         };
         let length = self.regions.get(region).map_or(0, |r| r.len() as i64);
         let to = from.saturating_add(bytes);
+        // A memory plan that is too small, or a spot outside of it, is the compiler's mistake.
         if from < 0 || to > length {
             let name = &view.name;
             return Err(Error::internal(format!(
@@ -124,6 +140,8 @@ impl Memory {
             .ok_or_else(|| Error::internal(format!("there is no buffer {buf}")))?;
         let size = v.dtype.size();
         let length = ((v.to - v.from) / size) as i64;
+        // A buffer's part of an arena has neighbours: the check is against the buffer, not the
+        // arena.
         if !(0..length).contains(&at) {
             return Err(Error::internal(format!(
                 "element {at} of {}, which has {length}, is accessed",
@@ -147,6 +165,7 @@ impl Memory {
         eval::from_bits(u64::from_le_bytes(word), dtype)
     }
 
+    /// Writes an element of the storage, rounded or wrapped to the buffer's dtype.
     pub(super) fn store(&mut self, buf: BufId, at: i64, value: Scalar) -> Result<()> {
         let (region, bytes) = self.element(buf, at)?;
         let bits = eval::to_bits(value, self.views[buf.index()].dtype)?.to_le_bytes();
@@ -155,6 +174,7 @@ impl Memory {
         Ok(())
     }
 
+    /// Writes a row-major tensor through the buffer's layout.
     pub(super) fn write_all(&mut self, buf: BufId, t: &Tensor) -> Result<()> {
         for k in 0..t.numel() {
             let at = self.views[buf.index()].position(k);
@@ -163,6 +183,7 @@ impl Memory {
         Ok(())
     }
 
+    /// Returns the buffer's contents as a row-major tensor.
     pub(super) fn read_all(&self, buf: BufId) -> Result<Tensor> {
         let v = &self.views[buf.index()];
         let mut t = Tensor::zeros(v.dtype, &v.sizes)?;

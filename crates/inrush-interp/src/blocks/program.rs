@@ -1,4 +1,18 @@
 //! One block program: its items over the lanes of its tile.
+//!
+//! A value spans some dimensions of the tile (its *shape*, as bits of positions in `Block::dims`)
+//! and has one scalar for each lane of these. Reading it in a lane of more dimensions is a
+//! broadcast: the other coordinates are ignored.
+//!
+//! ```text
+//! dims: y (grid, block 4), r (looped, block 8)
+//! x = load(..)     shape {y, r}   32 lanes, fewer at the ends of the axes
+//! m = reduce(x)    shape {y}      4 lanes
+//! x - m            shape {y, r}   lane (2, 5) reads x at (2, 5) and m at (2)
+//! ```
+//!
+//! Lanes beyond the end of an axis are left out by `present`, and not masked: a program whose
+//! masks are right computes the same.
 
 use super::Run;
 use super::reduce::Partial;
@@ -12,6 +26,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// Axes of a tile.
+/// Capacity of the arrays by axis. A block with more axes is an error.
 const DIMS: usize = 4;
 
 /// Runs all programs of a part of a launch, from the last to the first.
@@ -40,6 +55,7 @@ pub(super) fn run(run: &mut Run, part: &Piece) -> Result<()> {
     };
     p.slots = vec![0; p.code.slots.len()];
     let programs = size(&p.run.p.exprs, block.programs, &p.run.symbols)?;
+    // Programs run in no order that another program may rely on.
     for number in (0..programs).rev() {
         p.place(number);
         p.product()?;
@@ -63,6 +79,8 @@ struct Code {
 }
 
 impl Code {
+    /// Compiles all expressions of a part. Slots must be complete first: axes, the product's
+    /// axis, looked-up indices.
     fn new(run: &Run, part: &Piece) -> Result<Code> {
         let block = part.block;
         let mut code = Code {
@@ -97,6 +115,7 @@ impl Code {
         Ok(code)
     }
 
+    /// Compiles the offsets of stores, which are in items and not in values.
     fn stores(&mut self, run: &Run, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
@@ -108,6 +127,7 @@ impl Code {
         Ok(())
     }
 
+    /// Compiles an expression once; expressions are interned, so equal ones have one key.
     fn compile(&mut self, run: &Run, e: Expr) -> Result<()> {
         if !self.exprs.contains_key(&e) {
             let slot = |s: Sym| self.slots.iter().position(|t| *t == s);
@@ -121,17 +141,22 @@ impl Code {
 /// A lane: its position along each axis of the tile.
 type Lane = [usize; DIMS];
 
+/// The state of one program, used again for each program of a part.
 pub(super) struct Program<'p, 'a> {
     run: &'p mut Run<'a>,
     pub block: &'p Block,
+    /// The buffers of the plan, by the block's own numbers of them.
     buffers: &'p [BufId],
     code: Code,
+    /// Points of each axis.
     extents: Vec<i64>,
     /// The first point of the tile along each axis, and how many there are.
     start: [i64; DIMS],
     pub lanes: [usize; DIMS],
+    /// Numbers of `Code::slots` in the lane that is evaluated.
     slots: Vec<i64>,
     /// For each lane of the dimensions that the value spans.
+    /// Empty until the value is evaluated.
     values: Vec<Vec<Scalar>>,
     pub accs: Vec<Partial>,
     /// Sums of products, for each lane of the grid's dimensions.
@@ -146,6 +171,8 @@ impl Program<'_, '_> {
         self.values.iter_mut().for_each(Vec::clear);
         self.accs.fill(Partial::default());
         let mut rest = number;
+        // The number of a program is mixed radix over the tiles of the grid axes, last axis
+        // fastest.
         for (i, d) in self.block.dims.iter().enumerate().rev() {
             self.start[i] = 0;
             if d.role == DimRole::Grid {
@@ -168,6 +195,7 @@ impl Program<'_, '_> {
         }
     }
 
+    /// Returns the shape of the grid's dimensions: that of totals and sums.
     pub(super) fn grid(&self) -> u32 {
         let dims = self.block.dims.iter().enumerate();
         dims.filter(|(_, d)| d.role == DimRole::Grid && d.is_tile())
@@ -181,6 +209,7 @@ impl Program<'_, '_> {
 
     /// All lanes of a shape, row-major.
     pub(super) fn lanes_of(&self, shape: u32) -> Vec<Lane> {
+        // Dimensions are added outermost first, so the last one changes fastest.
         let mut out: Vec<Lane> = vec![[0; DIMS]];
         for i in (0..self.block.dims.len()).filter(|i| shape & (1 << i) != 0) {
             out = (out.iter())
@@ -209,6 +238,7 @@ impl Program<'_, '_> {
         value.ok_or_else(|| Error::internal(format!("{v} is used before it is evaluated")))
     }
 
+    /// Returns true if there is no mask or it is true in this lane.
     fn holds(&self, mask: Option<ValId>, lane: &Lane) -> Result<bool> {
         mask.map_or(Ok(true), |m| Ok(self.value(m, lane)?.as_bool()))
     }
@@ -222,6 +252,8 @@ impl Program<'_, '_> {
         {
             *slot = start + *at as i64;
         }
+        // Indices that are not evaluated yet keep a stale number. The verifier excludes that an
+        // offset reads one.
         for (slot, v) in &self.code.looked_up {
             let at = self.number(self.block.shapes[v.index()], lane);
             if let Some(value) = self.values[v.index()].get(at) {
@@ -231,11 +263,13 @@ impl Program<'_, '_> {
         self.code.exprs[&e].eval(&self.slots)
     }
 
+    /// Returns the plan's buffer for one of the block.
     fn buffer(&self, b: KBufId) -> Result<BufId> {
         let buffer = self.buffers.get(b.index()).copied();
         buffer.ok_or_else(|| Error::internal(format!("{b} is not passed")))
     }
 
+    /// Runs items in order, each over all lanes.
     fn items(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
@@ -243,6 +277,8 @@ impl Program<'_, '_> {
                 BlockItem::Loop(w) => self.walk(w)?,
                 BlockItem::Acc(a) => self.begin(*a)?,
                 BlockItem::Update { acc, value } => {
+                    // An accumulator that `Acc` started belongs to a loop. Otherwise the row is
+                    // persistent and this tile is all of it.
                     let inside = !self.accs[acc.index()].lanes.is_empty();
                     if !inside {
                         self.begin(*acc)?;
@@ -275,6 +311,7 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Runs the body for each tile along the looped axis.
     fn walk(&mut self, w: &Walk) -> Result<()> {
         let at = self.axis()?;
         let block = self.block.dims[at].block;
@@ -289,6 +326,7 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Evaluates a value in all lanes of its shape.
     fn define(&mut self, v: ValId) -> Result<()> {
         let block = self.block;
         let shape = block.shapes[v.index()];
@@ -324,6 +362,8 @@ impl Program<'_, '_> {
                 self.run.memory.load(self.buffer(*buf)?, at)?
             }
             Def::Op { op, args } => {
+                // Operations are typed by their first operand; that of `where` is the condition,
+                // so its second one counts.
                 let of = block.value(args[usize::from(*op == ScalarOp::Where)]).dtype;
                 let args: Result<SmallVec<[Scalar; 3]>> =
                     args.iter().map(|a| self.value(*a, lane)).collect();
@@ -351,6 +391,7 @@ impl Program<'_, '_> {
         })
     }
 
+    /// Returns an index read from data, wrapped and checked as in the interpreter of loops.
     fn look_up(&self, v: ValId, lane: &Lane) -> Result<Scalar> {
         let Def::Indirect {
             value,
@@ -376,6 +417,7 @@ impl Program<'_, '_> {
         Ok(Scalar::Int(i))
     }
 
+    /// Writes the lanes of a store's shape for which the mask holds.
     fn store(&mut self, s: &BlockStore) -> Result<()> {
         let buf = self.buffer(s.buf)?;
         let dtype = self.block.value(s.value).dtype;
@@ -385,6 +427,8 @@ impl Program<'_, '_> {
             }
             let at = self.index(s.offset, &lane)?;
             let mut new = self.value(s.value, &lane)?;
+            // Atomics on the machine: the order in which lanes add does not matter to the result
+            // but for rounding.
             if let Some(op) = eval::store_op(s.mode) {
                 let old = self.run.memory.load(buf, at)?;
                 new = eval::op(op, dtype, &[old, new])?;
@@ -407,6 +451,7 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Returns the sum of products of one lane.
     fn dot(&mut self, p: &Product, lane: &Lane) -> Result<Scalar> {
         let slot = self.block.dims.len();
         let mut sum = 0f64;
@@ -414,6 +459,8 @@ impl Program<'_, '_> {
             self.slots[slot] = k;
             let (a, b) = (self.operand(&p.a, lane)?, self.operand(&p.b, lane)?);
             sum += match p.dtype {
+                // A product of halves is exact in `f32`; one of `f32` is rounded as the machine's
+                // units may do.
                 DType::F32 => f64::from(a as f32 * b as f32),
                 _ => a * b,
             };
@@ -421,11 +468,13 @@ impl Program<'_, '_> {
         Ok(Scalar::Float(sum).convert(p.dtype))
     }
 
+    /// Returns an operand's element; it has no mask, as lanes beyond the ends do not exist here.
     fn operand(&mut self, o: &Operand, lane: &Lane) -> Result<f64> {
         let at = self.index(o.offset, lane)?;
         Ok(self.run.memory.load(self.buffer(o.buf)?, at)?.as_f64())
     }
 
+    /// Returns the dtype in which an accumulator computes.
     pub(super) fn dtype(&self, acc: AccId) -> DType {
         self.block.accs[acc.index()].dtype
     }

@@ -1,4 +1,18 @@
 //! Reductions of tiles: each lane keeps a partial result, the lanes of a row are combined in halves.
+//!
+//! ```text
+//! looped       begin; for each step: update each lane; finish: combine lanes
+//! persistent   the same with one step
+//!
+//! lanes of r:  0 1 2 3 4 5 6 7      halves:  0+4 1+5 2+6 3+7  ->  0+2 1+3  ->  0+1
+//! ```
+//!
+//! Compiled programs combine in an order that Triton chooses, so sums agree within rounding only.
+//! Extremes, positions among equal extremes and NaN must agree exactly.
+//!
+//! One-pass variance (Welford) keeps mean and squared distances by lane and merges lanes at the
+//! end by Chan's formula. One-pass softmax keeps maximum and scaled sum by lane and rescales the
+//! sums to the common maximum.
 
 use super::program::Program;
 use inrush_base::{DType, Error, Result, Scalar};
@@ -21,6 +35,7 @@ pub(super) struct Kept {
     /// The position of an extreme.
     at: i64,
     /// Elements taken in.
+    /// Zero for a lane beyond the end of a short axis; `combine` ignores such a lane.
     seen: i64,
 }
 
@@ -31,9 +46,12 @@ impl Program<'_, '_> {
         Ok((self.lanes_of(self.grid()).len(), block as usize))
     }
 
+    /// Starts an accumulator: all lanes of a full block, none of which has seen an element.
     pub(super) fn begin(&mut self, acc: AccId) -> Result<()> {
         let a = &self.block.accs[acc.index()];
         let op = match a.op {
+            // The arg kinds keep the extreme itself as well; their neutral element as such is a
+            // position.
             ReduceOp::ArgMax => ReduceOp::Max,
             ReduceOp::ArgMin => ReduceOp::Min,
             op => op,
@@ -67,11 +85,13 @@ impl Program<'_, '_> {
         Ok(())
     }
 
+    /// Returns the partial result of a lane.
     fn lane(&mut self, acc: AccId, at: usize) -> Result<&mut Kept> {
         let kept = self.accs[acc.index()].lanes.get_mut(at);
         kept.ok_or_else(|| Error::internal(format!("{acc} is not started")))
     }
 
+    /// Combines a tile into the lanes of an accumulator.
     pub(super) fn update(&mut self, acc: AccId, value: ValId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         self.each(value, |p, at, v, lane| {
@@ -87,6 +107,7 @@ impl Program<'_, '_> {
         })
     }
 
+    /// Combines the lanes of each row to its total.
     pub(super) fn finish(&mut self, acc: AccId) -> Result<()> {
         let a = self.block.accs[acc.index()].clone();
         let (_, room) = self.room()?;
@@ -97,6 +118,7 @@ impl Program<'_, '_> {
         for row in rows {
             let total = halves(row, &|x, y| combine(a.op, a.dtype, x, y))?;
             totals.push(match a.op.is_arg() {
+                // An empty row: eager refuses it, and a position must be inside something.
                 true if total.seen == 0 => Scalar::Int(0),
                 true => Scalar::Int(total.at),
                 false => total.value,
@@ -110,10 +132,14 @@ impl Program<'_, '_> {
     /// A step of mean and squares of distances to it, by lane.
     pub(super) fn moments(&mut self, sum: AccId, squares: AccId, value: ValId) -> Result<()> {
         let d = self.dtype(sum);
+        // Steps serve as the count, because each lane takes one element a step. So a short tile
+        // must be the last: the verifier refuses moments in a loop that goes back.
         let seen = (self.steps + 1) as f64;
         self.each(value, |p, at, v, _| {
             let (mean, v) = (p.lane(sum, at)?.value.as_f64(), v.as_f64());
             let distance = round(v - mean, d);
+            // Welford: `mean' = mean + (v - mean) / n`, `squares' = squares + (v - mean) * (v -
+            // mean')`.
             let next = round(mean + round(distance / seen, d), d);
             let grown = round(distance * round(v - next, d), d);
             *p.lane(sum, at)? = Kept {
@@ -140,6 +166,7 @@ impl Program<'_, '_> {
             let total = tree(parts.collect(), d);
             let mean = round(total / count as f64, d);
             let parts = means.iter().zip(squares).map(|(m, s)| {
+                // Chan: squares of a part grow by `n * (its mean - common mean)^2`.
                 let off = m.value.as_f64() - mean;
                 s.value.as_f64() + m.seen as f64 * off * off
             });
@@ -195,6 +222,7 @@ impl Program<'_, '_> {
         for ((m, s), lane) in maxima.chunks(room).zip(sums.chunks(room)).zip(points) {
             let shift = self.value(shift, &lane)?.as_f64();
             let parts = m.iter().zip(s).map(|(m, s)| {
+                // With a finite shift a lane that saw nothing (maximum -inf, sum 0) adds 0.
                 let scaled = s.value.as_f64() * round(libm::exp(m.value.as_f64() - shift), d);
                 round(scaled, d)
             });
@@ -237,6 +265,7 @@ impl Program<'_, '_> {
     }
 }
 
+/// Rounds to `d`, as each operation of a program does.
 fn round(v: f64, d: DType) -> f64 {
     Scalar::Float(v).convert(d).as_f64()
 }
@@ -252,6 +281,8 @@ fn combine(op: ReduceOp, d: DType, a: Kept, b: Kept) -> Result<Kept> {
     let seen = a.seen + b.seen;
     let Some(combine) = eval::combiner(op) else {
         let (new, old) = (b.value, a.value);
+        // Used only where `new` does not beat `old` either. The smaller position wins, so that
+        // the order of lanes does not matter.
         let equal = !eval::beats(op, d, old, new);
         let better = eval::beats(op, d, new, old) || equal && b.at < a.at;
         return Ok(Kept {
@@ -267,6 +298,7 @@ fn combine(op: ReduceOp, d: DType, a: Kept, b: Kept) -> Result<Kept> {
 }
 
 /// Combines neighbours until one is left.
+/// Element `k` meets `k + half`, as in a tree over a warp.
 fn halves(mut list: Vec<Kept>, combine: &dyn Fn(Kept, Kept) -> Result<Kept>) -> Result<Kept> {
     while list.len() > 1 {
         let half = list.len().div_ceil(2);

@@ -1,4 +1,9 @@
 //! An operator's call as its definition sees it: arguments by position in schema order.
+//!
+//! Accessors take the position of an argument in the operator's schema and convert it: constants,
+//! symbolic integers at this call's sizes, and scalars that other nodes computed are all the same
+//! to a definition. An argument beyond the list is absent, and defaults belong to the
+//! definitions.
 
 use super::{broadcast_position, points, position};
 use crate::index::{Symbols, size};
@@ -6,6 +11,7 @@ use crate::tensor::{Tensor, Value, numel};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_graph::{Arg, Graph, ValueId};
 
+/// `values` are those of the whole graph.
 pub(super) struct Call<'a> {
     pub g: &'a Graph,
     pub args: &'a [Arg],
@@ -16,6 +22,7 @@ pub(super) struct Call<'a> {
 }
 
 /// Floats (or integers as floats) in row-major order.
+/// `f64` holds all values of the float dtypes; integers beyond 2^53 are not exact.
 #[derive(Clone, Debug)]
 pub(super) struct Floats {
     pub sizes: Vec<i64>,
@@ -37,6 +44,7 @@ impl Floats {
             data: points(sizes).map(|at| f(&at)).collect::<Result<_>>()?,
         })
     }
+    /// Returns an element; one outside of the tensor is an error.
     pub(super) fn at(&self, at: &[i64]) -> Result<f64> {
         self.get(position(&self.sizes, at)?)
     }
@@ -52,6 +60,7 @@ impl Floats {
     pub(super) fn all(&self, places: &[usize]) -> Result<Vec<f64>> {
         places.iter().map(|p| self.get(*p)).collect()
     }
+    /// Converts a tensor of any dtype.
     pub(super) fn of(t: &Tensor) -> Result<Floats> {
         let data = (0..t.numel()).map(|k| Ok(t.get(k)?.as_f64()));
         Ok(Floats {
@@ -59,6 +68,7 @@ impl Floats {
             data: data.collect::<Result<_>>()?,
         })
     }
+    /// Rounds to a tensor of `dtype`.
     pub(super) fn tensor(&self, dtype: DType) -> Result<Tensor> {
         let mut t = Tensor::zeros(dtype, &self.sizes)?;
         for (k, v) in self.data.iter().enumerate() {
@@ -81,6 +91,7 @@ impl<'a> Call<'a> {
         self.values[v.index()].tensor()
     }
 
+    /// Returns a tensor; `None` when the argument is. Fails on other arguments.
     pub(super) fn opt_tensor(&self, k: usize) -> Result<Option<&'a Tensor>> {
         match self.arg(k) {
             Arg::None => Ok(None),
@@ -101,6 +112,7 @@ impl<'a> Call<'a> {
         self.opt_tensor(k)?.map(Floats::of).transpose()
     }
 
+    /// Returns a list of tensors, of which some may be `None` (the indices of `index`).
     pub(super) fn tensors(&self, k: usize) -> Result<Vec<Option<&'a Tensor>>> {
         match self.arg(k) {
             Arg::Values(vs) => vs
@@ -120,6 +132,7 @@ impl<'a> Call<'a> {
             Arg::Bool(b) => Scalar::Bool(*b),
             Arg::Value(v) => match &self.values[v.index()] {
                 Value::Scalar(s) => *s,
+                // Overloads for scalars accept tensors of one element.
                 Value::Tensor(t) if t.numel() == 1 => t.get(0)?,
                 _ => return Err(self.wrong(k, "number")),
             },
@@ -127,6 +140,8 @@ impl<'a> Call<'a> {
         }))
     }
 
+    /// Returns a number as a float, or `default` when the argument is absent; `int` and `bool`
+    /// likewise.
     pub(super) fn float(&self, k: usize, default: f64) -> Result<f64> {
         Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_f64()))
     }
@@ -139,6 +154,7 @@ impl<'a> Call<'a> {
         Ok(self.opt_scalar(k)?.map_or(default, |s| s.as_bool()))
     }
 
+    /// Returns a list of integers. A lone integer is a list of one, as in PyTorch's `int[1]`.
     pub(super) fn opt_ints(&self, k: usize) -> Result<Option<Vec<i64>>> {
         match self.arg(k) {
             Arg::None => Ok(None),
@@ -167,6 +183,7 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns a string, empty when the argument is absent.
     pub(super) fn str(&self, k: usize) -> &'a str {
         match self.arg(k) {
             Arg::Str(s) => s,
@@ -212,6 +229,7 @@ impl<'a> Call<'a> {
     /// Returns the dtype of result `k`, which must be declared with `sizes`: those that the
     /// operator gives. A definition derives them from the operands, and has them compared here
     /// before anything is computed or allocated.
+    /// The dtype is taken from the declaration and not derived again.
     pub(super) fn given(&self, k: usize, sizes: &[i64]) -> Result<DType> {
         let (dtype, declared) = self.out(k)?;
         same(dtype, sizes, dtype, declared)?;
@@ -255,6 +273,8 @@ pub(super) fn same(dtype: DType, sizes: &[i64], declared: DType, dims: &[i64]) -
     }
 }
 
+/// Returns a dimension counted from zero; negative ones count from the end. A scalar is treated
+/// as if it had one dimension.
 pub(super) fn wrap(d: i64, rank: usize) -> Result<usize> {
     let n = rank.max(1) as i64;
     let w = if d < 0 { d + n } else { d };

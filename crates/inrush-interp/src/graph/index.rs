@@ -1,4 +1,11 @@
 //! Gathers and scatters.
+//!
+//! Checks follow eager: `index` and `index_put` accept negative indices and count them from the
+//! end; `gather`, `scatter`, `index_select` and `embedding` refuse them. An index out of range is
+//! an error in all of them.
+//!
+//! Writes happen in row-major order of the index, so the last of several writes to one element
+//! stays. PyTorch leaves that order open.
 
 use super::call::Call;
 use super::{Eval, broadcast, broadcast_position, broadcasts, domain, points, position};
@@ -20,12 +27,14 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let accumulate = c.bool(3, false)?;
         let d = domain(x.dtype);
         broadcasts(&values.sizes, &pick.sizes())?;
+        // Sums stay in `f64` and are rounded once, at the end.
         let mut wide = x.scalars()?;
         for at in points(&pick.sizes()) {
             let p = pick.position(&at)?;
             let v = values.get(broadcast_position(&values.sizes, &at)?)?;
             wide[p] = match (accumulate, d) {
                 (false, _) => v,
+                // Booleans accumulate by or.
                 (true, DType::Bool) => eval::op(ScalarOp::Or, d, &[wide[p], v])?,
                 (true, _) => eval::op(ScalarOp::Add, d, &[wide[p], v])?,
             };
@@ -36,6 +45,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let (x, index) = (c.tensor(0)?, c.tensor(2)?);
         let d = c.dim(1, x.rank())?;
         let mut sizes = x.sizes.clone();
+        // A scalar has no dimension to select from, and its result is a scalar.
         if let Some(n) = sizes.get_mut(d) {
             *n = index.numel() as i64;
         }
@@ -43,6 +53,8 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             return Err(Error::input("an index that is no vector"));
         }
         let out = c.build(0, &sizes, |at| {
+            // Element `at[d]` of the vector of indices; an index that is a scalar has one
+            // element.
             let i = index.get(at.get(d).map_or(0, |i| *i as usize))?;
             x.get(replaced(x, at, d, i)?)
         });
@@ -65,6 +77,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("gather", |c| {
         let (x, index) = (c.tensor(0)?, c.tensor(2)?);
         let d = c.dim(1, x.rank())?;
+        // `index` may be smaller than `x` in the other dimensions: the result has its sizes.
         let out = c.build(0, &index.sizes, |at| {
             let i = index.get(position(&index.sizes, at)?)?;
             x.get(replaced(x, at, d, i)?)
@@ -96,9 +109,12 @@ fn replaced(x: &Tensor, at: &[i64], d: usize, i: Scalar) -> Result<usize> {
     position(&x.sizes, &at)
 }
 
+/// Writes the source, or one number, to the places that the index names along the dimension in
+/// argument 1, and combines with what is there if an operation is given.
 fn scattered(c: &Call, combine: Option<ScalarOp>) -> Result<Vec<Tensor>> {
     let (x, index) = (c.tensor(0)?, c.tensor(2)?);
     let d = c.dim(1, x.rank())?;
+    // `scatter.value` has a number instead, which may come as a tensor without dimensions.
     let source = c.tensor(3).ok().filter(|t| t.rank() == index.rank());
     let mut wide = x.scalars()?;
     for at in points(&index.sizes) {
@@ -120,6 +136,8 @@ fn scattered(c: &Call, combine: Option<ScalarOp>) -> Result<Vec<Tensor>> {
 /// Advanced indexing. Index tensors are broadcast together and replace the dimensions that they
 /// index. Their result dimensions come first, unless the indexed dimensions are adjacent: then they
 /// stay in place.
+/// For `x[:, i, j]` with `i` of sizes `[2, 1]` and `j` of `[3]`, the common sizes `[2, 3]` stand
+/// in place of dimensions 1 and 2; for `x[i, :, j]` they come first.
 struct Picker<'a> {
     x: &'a Tensor,
     /// One entry a dimension of `x`.
@@ -130,6 +148,7 @@ struct Picker<'a> {
 }
 
 impl<'a> Picker<'a> {
+    /// Masks are refused, as their number of true elements decides a size.
     fn new(x: &'a Tensor, mut index: Vec<Option<&'a Tensor>>) -> Result<Picker<'a>> {
         if index.iter().flatten().any(|t| !t.dtype.is_int()) {
             return Err(Error::unsupported("masks as indices"));
@@ -137,6 +156,7 @@ impl<'a> Picker<'a> {
         if index.len() > x.rank() {
             return Err(Error::input("more indices than dimensions"));
         }
+        // Dimensions without an index are taken whole.
         index.resize(x.rank(), None);
         let common = (index.iter().flatten())
             .try_fold(Vec::new(), |sizes, t| broadcast(&sizes, &t.sizes))?;

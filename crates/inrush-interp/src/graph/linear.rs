@@ -1,4 +1,12 @@
 //! Matrix products, convolutions, pooling, attention.
+//!
+//! Contractions are written out as sums over their definitions, in `f64`, without packing,
+//! blocking or algorithms such as Winograd. A convolution is gathered (each output reads its
+//! window); a transposed one is scattered (each input adds to a window), which is its definition
+//! as the gradient of the former.
+//!
+//! `Window` has the arithmetic that convolutions and pools share. Sizes of windows may be
+//! anything in a hostile graph, so it computes in 128 bits and narrows the result.
 
 use super::call::{Call, Floats};
 use super::reduce::exponentials;
@@ -76,6 +84,7 @@ struct Product {
     a: Floats,
     b: Floats,
     /// True if `a` was a vector, which is a row then. `column` likewise for `b`.
+    /// The dimension that was added does not appear in the result.
     row: bool,
     column: bool,
     /// Sizes of the result.
@@ -92,6 +101,7 @@ impl Product {
             b.sizes.push(1);
         }
         let sizes = match (a.sizes.as_slice(), b.sizes.as_slice()) {
+            // Both are matrices now, with any number of batch dimensions in front.
             ([batches @ .., m, k], [more @ .., l, n]) if k == l => {
                 let mut sizes = broadcast(batches, more)?;
                 sizes.extend((!row).then_some(*m));
@@ -113,6 +123,8 @@ impl Product {
     fn at(&self, at: &[i64]) -> Result<f64> {
         let mut at = at.to_vec();
         if self.row {
+            // Coordinates of the added dimensions are restored: the row's before the column, if
+            // the result has one.
             at.insert(at.len() - !self.column as usize, 0);
         }
         if self.column {
@@ -184,6 +196,8 @@ impl Window {
             let [n, stride, padding] = [*n, self.stride[d], self.padding[d]].map(i128::from);
             let room = n + 2 * padding - self.span(d);
             let last = if ceil {
+                // PyTorch's rule for `ceil_mode`: a window that would begin in the padding after
+                // the input is left out.
                 (room + stride - 1).min(n + padding - 1)
             } else {
                 room
@@ -208,10 +222,14 @@ impl Window {
     }
 }
 
+/// Fails beyond 64 bits.
 fn narrowed(size: i128) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::input(format!("a size of {size}")))
 }
 
+/// Weights have sizes `[outputs, inputs / groups, kernel..]`; of a transposed convolution
+/// `[inputs, outputs / groups, kernel..]`. Arguments 3 to 5 are stride, padding and dilation, 7
+/// is the output padding.
 fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
     let (mut x, weight, bias) = (c.floats(0)?, c.floats(1)?, c.opt_floats(2)?);
     // A single image is given a dimension of images.
@@ -258,6 +276,8 @@ fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
         for at in points(&x.sizes) {
             for k in points(&weight.sizes[1..]) {
                 if let Some(to) = w.seen(&at[2..], &k[1..], &places) {
+                    // The group of the input channel, times the outputs of a group, plus the
+                    // output within the group.
                     let channel = at[1] / inputs * columns + k[0];
                     let to = position(&sizes, &[&[at[0], channel], to.as_slice()].concat())?;
                     out.data[to] += x.at(&at)? * weight.at(&[&at[1..2], &k].concat())?;
@@ -273,6 +293,8 @@ fn convolution(c: &Call, transposed: bool, groups: i64) -> Result<Vec<Tensor>> {
         let mut sum = start(channel)?;
         for k in points(&weight.sizes[1..]) {
             if let Some(seen) = w.seen(&at[2..], &k[1..], image) {
+                // The group of the output channel, times the inputs of a group, plus the input
+                // within the group.
                 let input = channel / (rows / groups) * columns + k[0];
                 let v = x.at(&[&[from, input], seen.as_slice()].concat())?;
                 sum += v * weight.at(&[&[channel], k.as_slice()].concat())?;
@@ -314,6 +336,8 @@ fn pool(
     Ok((w, sizes))
 }
 
+/// Padding takes no part, unlike zeros around the input would. A position is that in the
+/// flattened pooled dimensions.
 fn max_pool(c: &Call, n: usize, with_index: bool) -> Result<Vec<Tensor>> {
     let (x, t) = (c.floats(0)?, c.tensor(0)?);
     let (w, sizes) = pool(c, &x, n, [3, 4], 5)?;
@@ -331,6 +355,7 @@ fn max_pool(c: &Call, n: usize, with_index: bool) -> Result<Vec<Tensor>> {
                 best = Some((v, position(pooled, &seen)? as i64));
             }
         }
+        // A window that sees padding only.
         Ok(best.unwrap_or((f64::NEG_INFINITY, 0)))
     };
     let value = |at: &[i64]| {
@@ -348,6 +373,8 @@ fn max_pool(c: &Call, n: usize, with_index: bool) -> Result<Vec<Tensor>> {
     Ok(out)
 }
 
+/// The divisor is the argument's, the number of elements inside, or the window clipped to the
+/// padded input (`count_include_pad`).
 fn avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
     let (w, sizes) = pool(c, &x, n, [3, usize::MAX], 4)?;
@@ -374,6 +401,8 @@ fn avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     })
 }
 
+/// Windows may overlap and differ in size by one, so that they cover the input for any sizes of
+/// the result.
 fn adaptive_avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
     let x = c.floats(0)?;
     let lead = lead(&x, n)?;
@@ -396,6 +425,9 @@ fn adaptive_avg_pool(c: &Call, n: usize) -> Result<Vec<Tensor>> {
 }
 
 /// Returns `softmax(q k^T * scale + mask) v`; a row that is masked everywhere gives zero.
+/// Arguments: 3 mask (boolean: true takes part; float: added), 5 causal, 6 scale (`1 /
+/// sqrt(width)` if absent), 7 grouped queries. The causal mask is aligned at the upper left
+/// corner. Dropout (argument 4) is ignored.
 fn attention(c: &Call) -> Result<Vec<Tensor>> {
     let (q, k, v) = (c.floats(0)?, c.floats(1)?, c.floats(2)?);
     if [&q, &k, &v].iter().any(|x| x.sizes.len() < 2) {
@@ -431,6 +463,7 @@ fn attention(c: &Call) -> Result<Vec<Tensor>> {
         })
     })?;
     let weights = super::reduce::each_row(&scores, rank - 1, |row| {
+        // The formula would give NaN.
         if row.iter().all(|x| *x == f64::NEG_INFINITY) {
             return vec![0.0; row.len()];
         }
@@ -442,6 +475,7 @@ fn attention(c: &Call) -> Result<Vec<Tensor>> {
 }
 
 /// Heads repeated for grouped queries.
+/// Head `h` of the queries uses head `h / times` of keys and values.
 fn repeated(x: &Floats, q: &Floats) -> Result<Floats> {
     let heads = |x: &Floats| x.sizes.iter().rev().nth(2).copied();
     let times = match (heads(x), heads(q)) {

@@ -1,4 +1,10 @@
 //! Normalisations.
+//!
+//! Each element is computed from all elements of its row: mean and variance are formed again for
+//! every one. That is quadratic in the length of a row, and independent of how lowerings share
+//! statistics.
+//!
+//! All use the biased variance (`correction` 0). Weight and bias may be missing.
 
 use super::call::{Call, Floats};
 use super::reduce::{mean, variance};
@@ -14,6 +20,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let n = c.ints(1)?.len();
         let dtype = c.tensor(0)?.dtype;
         // The default of eps is that of the dtype that the mean is computed in.
+        // Halves are computed in `f32`, so their default is that of `f32`.
         let eps = match dtype.size() {
             8 => f64::EPSILON,
             _ => f32::EPSILON as f64,
@@ -44,6 +51,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             let first = at[1] / per * per;
             let mut extents = x.sizes[1..].to_vec();
             extents[0] = per;
+            // A group is some channels and all positions of an image.
             let group = points(&extents)
                 .map(|k| {
                     let mut from = vec![at[0], first + k[0]];
@@ -90,6 +98,8 @@ fn row<'a>(x: &'a Floats, lead: usize, at: &[i64]) -> Result<&'a [f64]> {
     Ok(&x.data[start..start + inner])
 }
 
+/// Normalises over the last dimensions, as many as argument 1 has. `native_layer_norm` gives mean
+/// and reciprocal deviation as well.
 fn layer_norm(c: &Call) -> Result<Vec<Tensor>> {
     let (x, weight, bias) = (c.floats(0)?, c.opt_floats(2)?, c.opt_floats(3)?);
     let n = c.ints(1)?.len();

@@ -1,4 +1,18 @@
 //! Pointwise operators: a scalar function of broadcast operands, computed in `f64` or the common integer dtype.
+//!
+//! Operands are broadcast and promoted, and a function of scalars gives each element. Promotion
+//! follows ATen's three ranks: tensors with dimensions decide; tensors without dimensions, and
+//! after them Python numbers, count only if their class (boolean, integer, float, complex) is
+//! higher.
+//!
+//! ```text
+//! f16 tensor + 1.5                 f16   a number of the same class changes nothing
+//! i32 tensor + 1.5                 f32   a number of a higher class: its default dtype
+//! i32 tensor + f64 scalar tensor   f64   a tensor without dimensions of a higher class
+//! ```
+//!
+//! Floats are computed in `f64` and rounded to the result's dtype once. Definitions are the
+//! mathematical ones, and the limits of PyTorch (thresholds, NaN rules) where it has any.
 
 use super::call::Call;
 use super::{broadcast, broadcast_position, domain};
@@ -131,6 +145,7 @@ const TABLE: &[(&str, usize, Function)] = &[
     }),
     ("heaviside", 2, |_, _, x| {
         Ok(match f(x, 0) {
+            // Both zeros match: `heaviside(-0.0)` is the second operand too.
             0.0 => x[1],
             v => Scalar::Float((v > 0.0) as u8 as f64),
         })
@@ -148,12 +163,14 @@ const TABLE: &[(&str, usize, Function)] = &[
         Ok(Scalar::Float(match v {
             v if v > l => v - l,
             v if v < -l => v + l,
+            // A NaN is neither above nor below, and must not become zero.
             v if v.is_nan() => v,
             _ => 0.0,
         }))
     }),
     ("logit", 1, |p, _, x| {
         let v = match p.opt_scalar(1)? {
+            // `max` and `min` of Rust would replace NaN by the limit.
             Some(e) if !f(x, 0).is_nan() => f(x, 0).max(e.as_f64()).min(1.0 - e.as_f64()),
             _ => f(x, 0),
         };
@@ -161,6 +178,7 @@ const TABLE: &[(&str, usize, Function)] = &[
     }),
     ("signbit", 1, |_, d, x| {
         Ok(Scalar::Bool(if d.is_float() {
+            // -0.0 has its sign bit set.
             f(x, 0).is_sign_negative()
         } else {
             f(x, 0) < 0.0
@@ -179,6 +197,7 @@ const TABLE: &[(&str, usize, Function)] = &[
     ("relu", 1, |_, d, x| {
         op(ScalarOp::Maximum, d, &[x[0], Scalar::Int(0).convert(d)])
     }),
+    // Of integers; floats are in the table `FLOATS`, which is asked first.
     ("floor ceil trunc round", 1, |_, _, x| Ok(x[0])),
     (
         "_to_copy to.dtype to.device to.other to.dtype_layout clone alias detach contiguous lift_fresh_copy lift \
@@ -230,6 +249,7 @@ const TABLE: &[(&str, usize, Function)] = &[
         Ok(if x[1].as_bool() { x[2] } else { x[0] })
     }),
     ("lerp.Scalar lerp.Tensor", 3, |_, _, x| {
+        // ATen has a second form for weights from 0.5 on, which differs by rounding only.
         Ok(Scalar::Float(f(x, 0) + f(x, 2) * (f(x, 1) - f(x, 0))))
     }),
     ("addcmul", 3, |p, _, x| {
@@ -262,6 +282,7 @@ const TABLE: &[(&str, usize, Function)] = &[
     ("softplus", 1, |p, _, x| {
         let (beta, threshold) = (p.float(1, 1.0)?, p.float(2, 20.0)?);
         let v = f(x, 0);
+        // Beyond the threshold the function is linear by definition, and `exp` does not overflow.
         Ok(Scalar::Float(if v * beta > threshold {
             v
         } else {
@@ -282,6 +303,7 @@ const TABLE: &[(&str, usize, Function)] = &[
 type OfFloat = fn(f64) -> f64;
 
 /// Functions of one float.
+/// Integer operands are converted first if the result is a float.
 const FLOATS: &[(&str, OfFloat)] = &[
     ("exp", libm::exp),
     ("exp2", libm::exp2),
@@ -311,6 +333,7 @@ const FLOATS: &[(&str, OfFloat)] = &[
     ("floor", f64::floor),
     ("ceil", f64::ceil),
     ("trunc", f64::trunc),
+    // Ties go to the even neighbour, as in Python.
     ("round", f64::round_ties_even),
     ("frac", |x| x - x.trunc()),
     ("sigmoid", sigmoid),
@@ -331,10 +354,12 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + libm::exp(-x))
 }
 
+/// Returns `x` in `0..=hi`; NaN stays.
 fn clamp_nan(x: f64, hi: f64) -> f64 {
     if x.is_nan() { x } else { x.clamp(0.0, hi) }
 }
 
+/// Returns number of operands and function of an operator.
 fn row(name: &str) -> Option<(usize, Function)> {
     let hit = |names: &str| names.split_whitespace().any(|n| n == name);
     TABLE.iter().find(|r| hit(r.0)).map(|r| (r.1, r.2))
@@ -348,6 +373,7 @@ pub(super) fn knows(name: &str) -> bool {
     of_float(name).is_some() || row(name).is_some()
 }
 
+/// Evaluates an operator for which `knows` is true.
 pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
     let (dtype, _) = call.out(0)?;
     let arity = row(name).map_or(1, |r| r.0);
@@ -365,6 +391,7 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
         .enumerate()
         .filter(|(k, _)| numbers.contains(k));
     let common = common(part.map(|p| p.1));
+    // Functions compute in this dtype; the result has the declared one.
     let d = domain(common);
     let sizes = operands
         .iter()
@@ -373,6 +400,8 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
         let mut x = Vec::with_capacity(arity);
         for (k, o) in operands.iter().enumerate() {
             let v = o.get(at)?;
+            // A number is rounded to the common dtype before it is used: `f16 tensor + 0.1` adds
+            // the `f16` nearest to 0.1.
             x.push(match numbers.contains(&k) {
                 // A Python number takes part in the dtype of the computation, but for factors that of the tensors.
                 true if o.is_number() && keeps(name) && k == 1 => v.convert(common.compute()),
@@ -391,11 +420,13 @@ pub(super) fn eval(name: &str, call: &Call) -> Result<Vec<Tensor>> {
 }
 
 /// Returns true if eager keeps the precision of a number on the right of this operator on halves.
+/// Eager computes halves in `f32` there and hands such a number to the kernel as `f32`.
 fn keeps(name: &str) -> bool {
     let family = name.split('.').next().unwrap_or(name);
     matches!(family, "mul" | "div" | "floor_divide" | "lerp")
 }
 
+/// An operand: a tensor, or a Python number or scalar that a node computed.
 enum Operand<'a> {
     Tensor(&'a Tensor),
     Number(Scalar),
@@ -439,6 +470,7 @@ fn common<'a, 'b: 'a>(operands: impl Iterator<Item = &'a Operand<'b>>) -> DType 
             Operand::Tensor(t) => (1, t.dtype),
             Operand::Number(s) => (2, s.default_dtype()),
         };
+        // Within a rank all dtypes promote together.
         by_rank[kind] = Some(by_rank[kind].map_or(d, |e| promote(e, d)));
     }
     let stronger = |a: Option<DType>, b: Option<DType>| match (a, b) {
@@ -462,6 +494,7 @@ fn op(o: ScalarOp, d: DType, x: &[Scalar]) -> Result<Scalar> {
 }
 
 /// Returns `a op alpha * b`.
+/// `alpha` is argument 2, 1 if absent. Booleans add by or.
 fn scaled(p: &Call, d: DType, o: ScalarOp, a: Scalar, b: Scalar) -> Result<Scalar> {
     if d == DType::Bool {
         return op(ScalarOp::Or, d, &[a, b]);
@@ -479,6 +512,7 @@ fn scaled(p: &Call, d: DType, o: ScalarOp, a: Scalar, b: Scalar) -> Result<Scala
     }
 }
 
+/// Returns the quotient, rounded as `rounding_mode` says: `floor`, `trunc`, or not at all.
 fn divide(mode: &str, d: DType, x: &[Scalar]) -> Result<Scalar> {
     match (mode, d.is_float()) {
         ("floor", true) => Ok(Scalar::Float(floor_quotient(f(x, 0), f(x, 1)))),
@@ -491,6 +525,8 @@ fn divide(mode: &str, d: DType, x: &[Scalar]) -> Result<Scalar> {
 
 /// Computes Python's `//` from the remainder: `(a - a % b) / b`, so that infinities follow the
 /// remainder.
+/// This is ATen's `div_floor_floating`, which is not `floor(a / b)`: that rounds first, and is
+/// wrong where the quotient rounds up to an integer.
 fn floor_quotient(a: f64, b: f64) -> f64 {
     if b == 0.0 {
         return a / b;
@@ -503,6 +539,7 @@ fn floor_quotient(a: f64, b: f64) -> f64 {
         q
     };
     match q {
+        // A zero keeps the sign of the exact quotient.
         0.0 => 0.0f64.copysign(a / b),
         // The division was exact but for rounding.
         q if q - q.floor() > 0.5 => q.floor() + 1.0,
@@ -510,6 +547,7 @@ fn floor_quotient(a: f64, b: f64) -> f64 {
     }
 }
 
+/// Returns a power; of integers by squaring, wrapping in their dtype as ATen's `powi` does.
 fn power(d: DType, x: &[Scalar]) -> Result<Scalar> {
     if d.is_float() {
         return Ok(Scalar::Float(libm::pow(f(x, 0), f(x, 1))));
@@ -535,10 +573,12 @@ fn power(d: DType, x: &[Scalar]) -> Result<Scalar> {
     Ok(out)
 }
 
+/// Returns a bound of `clamp` in the dtype of the operands.
 fn limit(p: &Call, d: DType, k: usize) -> Result<Option<Scalar>> {
     Ok(p.opt_scalar(k)?.map(|s| s.convert(d)))
 }
 
+/// Takes the maximum first, so `hi` wins where `lo > hi`, and NaN propagates.
 fn clamp(d: DType, x: Scalar, lo: Option<Scalar>, hi: Option<Scalar>) -> Result<Scalar> {
     let mut v = x;
     if let Some(lo) = lo {

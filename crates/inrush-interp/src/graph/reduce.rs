@@ -1,4 +1,11 @@
 //! Reductions, scans, softmax.
+//!
+//! Two kinds of functions. Those that combine (`fold`) use the scalar operations of loops in the
+//! domain of the result, so integers wrap and NaN propagates as there. Those of a whole row
+//! (`rows`) get its elements as floats in order, and are plain formulas.
+//!
+//! Rows are summed in order in `f64`. For `f32` and halves that is exact enough to serve as the
+//! reference of any order of summation.
 
 use super::call::{Call, Floats};
 use super::{Eval, domain, points, position};
@@ -36,6 +43,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         rows(c, &dims, |v| v.iter().sum::<f64>() / v.len() as f64)
     }),
     ("var.dim", |c| {
+        // `unbiased` is a correction of one.
         let n = c.bool(2, true)? as u8 as f64;
         spread(c, |v| variance(v, n))
     }),
@@ -71,6 +79,8 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let dims = c.dims(1, c.tensor(0)?.rank())?;
         rows(c, &dims, |v| {
             let m = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            // An infinite maximum would give `inf - inf`. Without a shift `exp` gives 0 or
+            // infinity, and the logarithm is right.
             let shift = if m.is_finite() { m } else { 0.0 };
             let sum: f64 = v.iter().map(|x| libm::exp(x - shift)).sum();
             libm::log(sum) + shift
@@ -93,6 +103,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     }),
 ];
 
+/// Returns NaN for an empty row, as eager does.
 pub(super) fn mean(v: &[f64]) -> f64 {
     v.iter().sum::<f64>() / v.len() as f64
 }
@@ -104,6 +115,8 @@ pub(super) fn variance(v: &[f64], correction: f64) -> f64 {
     sum / (v.len() as f64 - correction).max(0.0)
 }
 
+/// Returns `exp(x - max)` of each element, and their sum. A row of infinities gives NaN, as in
+/// eager.
 pub(super) fn exponentials(v: &[f64]) -> (Vec<f64>, f64) {
     let m = v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let exps: Vec<f64> = v.iter().map(|x| libm::exp(x - m)).collect();
@@ -122,6 +135,7 @@ fn reduced(
 ) -> Result<Tensor> {
     let x = &c.tensor(0)?.sizes;
     let kept = c.bool(keep, false)?;
+    // Row-major order of the reduced elements needs ascending dimensions; `insert` below as well.
     let dims = dims_sorted(dims);
     let extents: Vec<i64> = dims.iter().map(|d| x[*d]).collect();
     let left = |(d, n): (usize, &i64)| {
@@ -134,6 +148,8 @@ fn reduced(
     let sizes: Vec<i64> = x.iter().enumerate().filter_map(left).collect();
     c.build(k, &sizes, |at| {
         let mut full = at.to_vec();
+        // Reduced dimensions come back one by one from the front, so each insertion is at its
+        // final place.
         if !kept {
             dims.iter().for_each(|d| full.insert(*d, 0));
         }
@@ -155,6 +171,7 @@ fn dims_sorted(dims: &[usize]) -> Vec<usize> {
 }
 
 /// Reduces with a combining operation over the dimensions in argument `k` (all if there is none).
+/// `usize::MAX` stands for an overload without dimensions.
 fn folded(c: &Call, k: usize, r: ReduceOp) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let dims = match k {
@@ -173,12 +190,15 @@ fn fold(c: &Call, k: usize, dims: &[usize], r: ReduceOp) -> Result<Vec<Tensor>> 
         _ => domain(dtype),
     };
     let combine = eval::combiner(r).ok_or_else(|| Error::internal("an arg reduction"))?;
+    // Extremes of booleans are their disjunction and conjunction.
     let combine = match (combine, d) {
         (ScalarOp::Maximum, DType::Bool) => ScalarOp::Or,
         (ScalarOp::Minimum, DType::Bool) => ScalarOp::And,
         (o, _) => o,
     };
     let out = reduced(c, k, dims, 2, |from| {
+        // The result of an empty reduction. `amax` of no elements, which eager refuses, gives the
+        // lowest value.
         let mut acc = eval::neutral(r, d);
         for p in from {
             acc = eval::op(combine, d, &[acc, x.get(*p)?.convert(d)])?;
@@ -193,6 +213,7 @@ fn first_extreme(x: &Tensor, r: ReduceOp, from: &[usize]) -> Result<usize> {
     let mut best: Option<(usize, Scalar)> = None;
     for (k, p) in from.iter().enumerate() {
         let v = x.get(*p)?;
+        // Strictly: the first of equal elements wins, and the first NaN beats all numbers.
         if best.is_none_or(|(_, b)| eval::beats(r, x.dtype, v, b)) {
             best = Some((k, v));
         }
@@ -201,6 +222,8 @@ fn first_extreme(x: &Tensor, r: ReduceOp, from: &[usize]) -> Result<usize> {
         .ok_or_else(|| Error::input("the extreme of no elements"))
 }
 
+/// Builds these results as positions of extremes, along the dimensions in argument 1. Without
+/// dimensions a position is that in the flattened tensor.
 fn extreme_at(c: &Call, r: ReduceOp, outs: &[usize]) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let dims = c.dims(1, x.rank())?;
@@ -213,12 +236,15 @@ fn extreme_at(c: &Call, r: ReduceOp, outs: &[usize]) -> Result<Vec<Tensor>> {
         .collect()
 }
 
+/// Builds an extreme and its position, the two results of `max.dim` and `min.dim`.
 fn with_index(c: &Call, value: ReduceOp, at: ReduceOp) -> Result<Vec<Tensor>> {
     let mut out = folded(c, 1, value)?;
     out.extend(extreme_at(c, at, &[1])?);
     Ok(out)
 }
 
+/// Builds result `k` as `f` of the reduced elements; argument `keep` says if reduced dimensions
+/// stay.
 fn row_values(
     c: &Call,
     k: usize,
@@ -235,11 +261,14 @@ fn rows(c: &Call, dims: &[usize], f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tenso
     row_values(c, 0, dims, 2, f)
 }
 
+/// Builds variances or deviations. `keepdim` is argument 3, after the correction.
 fn spread(c: &Call, f: impl Fn(&[f64]) -> f64) -> Result<Vec<Tensor>> {
     let dims = c.dims(1, c.tensor(0)?.rank())?;
     row_values(c, 0, &dims, 3, f)
 }
 
+/// Builds running results along the dimension in argument 1. The accumulator stays in `f64` and
+/// is rounded at each output.
 fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let sizes = &x.sizes;
@@ -252,6 +281,7 @@ fn running(c: &Call, op: ScalarOp) -> Result<Vec<Tensor>> {
     }
     let dim = c.dim(1, x.rank())?;
     let mut heads = sizes.to_vec();
+    // The first point of each row; none if the dimension is empty.
     heads[dim] = heads[dim].min(1);
     for mut at in points(&heads) {
         let mut acc: Option<Scalar> = None;
@@ -277,6 +307,7 @@ fn along(c: &Call, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Vec<Tensor>> {
     Ok(vec![each_row(&x, dim, f)?.tensor(c.given(0, &x.sizes)?)?])
 }
 
+/// `f` gives as many elements as it gets. A scalar is a row of one.
 pub(super) fn each_row(x: &Floats, dim: usize, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Floats> {
     let mut out = Floats::zeros(&x.sizes)?;
     let mut heads = x.sizes.clone();

@@ -1,4 +1,8 @@
 //! Views, rearranging copies, and creation of tensors.
+//!
+//! A view is a copy here, since tensors have no strides. Most functions are a map of coordinates:
+//! for each point of the result, the point of the argument (`picked`). `view` and its family keep
+//! the elements in row-major order and only take the declared sizes over.
 
 use super::call::{Call, wrap};
 use super::{Eval, broadcast_position, broadcasts, points, position};
@@ -45,18 +49,23 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
     ("slice.Tensor", |c| {
         let x = c.tensor(0)?;
         let (d, n) = c.axis(1, x)?;
+        // As in Python, bounds beyond the ends are clipped, and an end before the start gives an
+        // empty slice.
         let (start, end) = (clipped(c.int(2, 0)?, n), clipped(c.int(3, n)?, n));
         let step = c.int(4, 1)?;
         if step < 1 {
             return Err(Error::input(format!("a step of {step}")));
         }
         let len = (end - start).max(0);
+        // `len / step` rounded up, without an overflow for the largest steps.
         let sizes = resized(x, d, len / step + (len % step != 0) as i64);
         gathered(c, &sizes, |at| at[d] = start + at[d] * step)
     }),
     ("narrow", |c| {
         let x = c.tensor(0)?;
         let (d, n) = c.axis(1, x)?;
+        // Unlike `slice`, nothing is clipped: a part that reaches over the end fails in
+        // `position`.
         let (start, len) = (from_end(c.int(2, 0)?, n), c.int(3, 0)?);
         gathered(c, &resized(x, d, len), |at| {
             at[d] = at[d].saturating_add(start)
@@ -89,6 +98,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         if a == b {
             return Err(Error::input("the diagonal of one dimension"));
         }
+        // A positive offset begins to the right of the corner, a negative one below it.
         let (down, right) = (offset.saturating_neg().max(0), offset.max(0));
         let len = (x.sizes[a] - down).min(x.sizes[b] - right).max(0);
         let sizes = [without(x, &[a, b]), vec![len]].concat();
@@ -111,7 +121,10 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
         let x = c.tensor(0)?;
         let (shifts, dims) = (c.ints(1)?, c.ints(2)?);
         let rolled =
+            // The element at `i` comes from `i - by`, cyclically. 128 bits, since shifts may be
+            // any integers.
             |i: i64, by: i64, n: i64| (i as i128 - by as i128).rem_euclid(n as i128) as i64;
+        // Without dimensions the flattened tensor is rolled.
         if let (&[by], []) = (shifts.as_slice(), dims.as_slice()) {
             let n = x.numel() as i64;
             let out = c.build(0, &x.sizes, |at| {
@@ -145,6 +158,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             *n = n.saturating_mul(*t);
         }
         gathered(c, &sizes, |at| {
+            // Dimensions in front, which the argument lacks, repeat all of it.
             at.drain(..front);
             at.iter_mut().zip(&x.sizes).for_each(|(i, n)| *i %= n);
         })
@@ -176,6 +190,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             return Err(Error::input(format!("{pad:?} around {:?}", x.sizes)));
         }
         let mut sizes = x.sizes.clone();
+        // Pairs count from the last dimension. Negative padding cuts off.
         for (n, [low, high]) in sizes.iter_mut().rev().zip(pairs) {
             *n = n.saturating_add(*low).saturating_add(*high);
         }
@@ -184,6 +199,7 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             for (i, [low, _]) in at.iter_mut().rev().zip(pairs) {
                 *i = i.saturating_sub(*low);
             }
+            // Outside of the argument is padding.
             if at.iter().zip(&x.sizes).all(|(i, n)| (0..*n).contains(i)) {
                 x.get(position(&x.sizes, &at)?)
             } else {
@@ -227,6 +243,8 @@ fn arange(c: &Call) -> Result<Vec<Tensor>> {
         (true, true) => (c.float(0, 0.0)?, c.float(1, 0.0)?, c.float(2, 1.0)?),
     };
     // The length of a range of whole numbers is that between whole ends.
+    // PyTorch computes the length of an integer range from ends that are converted to integers
+    // first.
     let whole = |v: f64| match c.out(0) {
         Ok((DType::I64, _)) => v.trunc(),
         _ => v,
@@ -277,6 +295,7 @@ fn gathered(c: &Call, sizes: &[i64], from: impl Fn(&mut Vec<i64>)) -> Result<Vec
     Ok(vec![picked(c, 0, sizes, from)?])
 }
 
+/// Result dimension `i` is argument dimension `dims[i]`.
 fn permuted(c: &Call, dims: Vec<usize>) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     if dims.len() != x.rank() || !(0..x.rank()).all(|d| dims.contains(&d)) {
@@ -289,6 +308,7 @@ fn permuted(c: &Call, dims: Vec<usize>) -> Result<Vec<Tensor>> {
     })
 }
 
+/// Exchanges two dimensions.
 fn swapped(c: &Call, a: usize, b: usize) -> Result<Vec<Tensor>> {
     let mut dims: Vec<usize> = (0..c.tensor(0)?.rank()).collect();
     // A scalar has no dimensions to exchange.
@@ -303,6 +323,7 @@ fn from_end(i: i64, n: i64) -> i64 {
     if i < 0 { i.saturating_add(n) } else { i }
 }
 
+/// Returns a bound of a slice in `0..=n`.
 fn clipped(i: i64, n: i64) -> i64 {
     from_end(i, n).clamp(0, n)
 }
@@ -327,13 +348,17 @@ fn parts(c: &Call) -> Result<Vec<Tensor>> {
     }
 }
 
+/// Returns the tensors of a list; entries that are `None` are passed over.
 fn joined<'a>(c: &Call<'a>) -> Result<Vec<&'a Tensor>> {
     Ok(c.tensors(0)?.into_iter().flatten().collect())
 }
 
+/// Joins along the dimension in argument 1. Elements are converted to the result's dtype, which
+/// promotion of all arguments gave.
 fn cat(c: &Call) -> Result<Vec<Tensor>> {
     let mut xs = joined(c)?;
     // An empty vector joins anything.
+    // A legacy rule of PyTorch: a tensor of sizes [0] is ignored whatever the rank of the others.
     xs.retain(|x| x.sizes != [0]);
     let mut sizes = xs.first().map_or(vec![0], |x| x.sizes.clone());
     let d = c.dim(1, sizes.len())?;
@@ -361,6 +386,8 @@ fn cat(c: &Call) -> Result<Vec<Tensor>> {
     Ok(vec![out])
 }
 
+/// Keeps elements for which `keep(row, column, diagonal)` is true, over batches of matrices; the
+/// others become zero.
 fn triangle(c: &Call, keep: impl Fn(i64, i64, i64) -> bool) -> Result<Vec<Tensor>> {
     let x = c.tensor(0)?;
     let k = c.int(1, 0)?;

@@ -1,4 +1,20 @@
 //! Runs one loop nest: phase Before, then every point of the reduction axes, then phase After.
+//!
+//! ```text
+//! for each point of the outer axes
+//!     Before     statements that depend on no reduction axis
+//!     for each point of the reduction axes
+//!         Inside     loads, arithmetic, scans
+//!         accumulate the values of reductions
+//!     After      results of reductions, and statements that depend on one
+//! ```
+//!
+//! Statements run in their order within a phase; which phase is a fact about the statement's
+//! dependences that `Body::phases` gives. Values live in one list by statement, so a value of
+//! phase Before is still there in the later ones.
+//!
+//! A reduction keeps a partial result between points and has no value before phase After. A scan
+//! has one at each point and starts anew with each row along the last reduction axis.
 
 use super::{Run, for_each_point};
 use crate::index::{Index, size, sizes};
@@ -15,19 +31,26 @@ struct Prepared<'b> {
     dtypes: Vec<DType>,
     phases: Vec<Phase>,
     /// Compiled expressions of each statement.
+    /// Coordinates of loads and stores, or the expression of an index.
     exprs: Vec<Vec<Index>>,
     /// Size and slot of each [`Stmt::Indirect`].
     indirect: Vec<Option<(i64, usize)>>,
+    /// Values of axes, outer ones first, then of indirect indices in the order of their
+    /// statements.
     slots: Vec<i64>,
+    /// By statement; those without a value (stores, indirect indices) keep a zero.
     values: Vec<Scalar>,
     /// Running state of reductions and scans: value (in the wide format when asked) and index of an extreme.
     state: Vec<Partial>,
 }
 
+/// The partial result of a reduction or scan. `at` is meaningful for the arg kinds.
 #[derive(Copy, Clone)]
 struct Partial {
     value: Scalar,
     at: i64,
+    /// No element has been seen. The first element is taken as it is, and not combined with a
+    /// neutral one: `-0.0` then stays `-0.0` in a sum of one element.
     empty: bool,
 }
 
@@ -38,6 +61,7 @@ const EMPTY: Partial = Partial {
 };
 
 impl Run<'_> {
+    /// Runs a body; `sums` are the results of the contraction whose epilogue it is.
     pub(super) fn body(&mut self, body: &Body, sums: Sums) -> Result<()> {
         let extents: Vec<i64> = body
             .axes
@@ -53,6 +77,7 @@ impl Run<'_> {
             let sum = sums.and_then(|s| s.get(point)).copied();
             point += 1;
             self.phase(&mut pre, Phase::Before, sum)?;
+            // Without reduction axes all statements are of phase Before.
             if n_inner == 0 {
                 return Ok(());
             }
@@ -60,6 +85,7 @@ impl Run<'_> {
             let mut k = 0;
             for_each_point(inner, |r| {
                 pre.slots[at.len()..at.len() + n_inner].copy_from_slice(r);
+                // A row begins.
                 if r[n_inner - 1] == 0 {
                     pre.restart_scans();
                 }
@@ -72,6 +98,7 @@ impl Run<'_> {
         })
     }
 
+    /// Compiles expressions and sizes of a body.
     fn prepare<'b>(&self, body: &'b Body) -> Result<Prepared<'b>> {
         let exprs = &self.p.exprs;
         let mut slots: Vec<Sym> = body.axes.iter().map(|a| a.sym).collect();
@@ -79,6 +106,8 @@ impl Run<'_> {
         let mut indirect = Vec::new();
         for s in body.ids() {
             let stmt = body.stmt(s);
+            // An indirect index has its slot from its statement on, so that a use before it is an
+            // error.
             let slot = |y: Sym| slots.iter().position(|t| *t == y);
             compiled.push(
                 (stmt.exprs().iter())
@@ -106,6 +135,7 @@ impl Run<'_> {
         })
     }
 
+    /// Evaluates the statements of a phase. An error names the statement.
     fn phase(&mut self, pre: &mut Prepared, phase: Phase, sum: Option<Scalar>) -> Result<()> {
         for k in 0..pre.body.stmts.len() {
             if pre.phases[k] == phase {
@@ -116,6 +146,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Evaluates statement `k` at the current point.
     fn stmt(&mut self, pre: &mut Prepared, k: usize, sum: Option<Scalar>) -> Result<()> {
         let v = |s: StmtId| pre.values[s.index()];
         let coords = |pre: &Prepared| -> Result<Vec<i64>> {
@@ -131,6 +162,8 @@ impl Run<'_> {
                 mask: Some(m),
                 fill,
                 ..
+            // The coordinates of a load that is masked off are not evaluated: they may be out of
+            // bounds, or divide by zero.
             } if !v(*m).as_bool() => *fill,
             Stmt::Load { buf, .. } => self.memory.load(buf.index(), &coords(pre)?)?,
             Stmt::Op { op, args, dtype } => {
@@ -146,13 +179,18 @@ impl Run<'_> {
                 mask,
                 ..
             } => {
+                // Only the check is masked. The index gets a value in any case, and masked
+                // accesses do not use it.
                 let active = mask.is_none_or(|m| v(m).as_bool());
                 let (n, slot) = pre.indirect[k].expect("prepared with the statement");
                 let mut i = v(*value).as_i64();
                 if *wrap && i < 0 {
+                    // Data may hold the smallest integer.
                     i = i.saturating_add(n);
                 }
                 if *check != Check::None && active && !(0..n).contains(&i) {
+                    // Checks of divisors and of values are encoded as indices: 0 where all is
+                    // well, out of range otherwise.
                     let (kind, message) = match check {
                         Check::Divisor(_) => {
                             let message = "an integer is divided by zero".into();
@@ -176,12 +214,15 @@ impl Run<'_> {
             }
             Stmt::Reduce { op, dtype, .. } => match (op.is_arg(), pre.state[k]) {
                 (true, p) => Scalar::Int(p.at),
+                // Only an empty reduction has the neutral element as its result.
                 (false, p) if p.empty => eval::neutral(*op, *dtype),
+                // Rounds a wide sum.
                 (false, p) => p.value.convert(*dtype),
             },
             Stmt::Scan { op, value, dtype } => {
                 let last = body.axes.len() - 1;
                 let (value, d) = (v(*value), pre.dtypes[value.index()]);
+                // The position of an extreme is that along the last axis, unlike a reduction's.
                 let next = self.step(*op, d, pre.state[k], value, pre.slots[last], true)?;
                 pre.state[k] = next;
                 if op.is_arg() {
@@ -199,6 +240,8 @@ impl Run<'_> {
             } => {
                 let at = coords(pre)?;
                 let mut new = v(*value);
+                // A store that accumulates reads first. Points run one after another, so no
+                // atomics are needed.
                 if let Some(op) = eval::store_op(*mode) {
                     let old = self.memory.load(buf.index(), &at)?;
                     new = eval::op(op, pre.dtypes[value.index()], &[old, new])?;
@@ -221,6 +264,9 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Returns the partial result with one more element. `last_wins` decides between equal
+    /// extremes: reductions keep the first, scans the last, as `argmax` and `cummax` of PyTorch
+    /// do.
     fn step(
         &self,
         op: ReduceOp,
@@ -241,6 +287,8 @@ impl Run<'_> {
             let better = if !last_wins {
                 eval::beats(op, d, v, p.value)
             } else {
+                // The new element wins unless the old one is strictly better. An old NaN stays
+                // against a number and gives way to a later NaN.
                 !eval::beats(op, d, p.value, v)
             };
             return Ok(if better {
@@ -249,6 +297,7 @@ impl Run<'_> {
                 p
             });
         };
+        // Extremes are exact in any format, and integers must wrap in theirs.
         let wide = self.options.wide_sums
             && d == DType::F32
             && matches!(combine, ScalarOp::Add | ScalarOp::Mul);

@@ -1,4 +1,16 @@
 //! Runs contractions: the sum of products at every point, then the epilogue.
+//!
+//! ```text
+//! for each point of batch, m, n
+//!     acc = 0
+//!     for each point of k    acc += a[batch, m, k] * b[batch, k, n]
+//! epilogue over batch, m, n, reading acc
+//! ```
+//!
+//! Accesses are affine, so they need no evaluation at each point: a position is a base and a sum
+//! of steps times indices. Bounds are checked once, at the corners of the iteration space. This
+//! is the one place where the interpreter gives up some obviousness for speed, since contractions
+//! have most of the points.
 
 use super::{Run, for_each_point};
 use crate::index::size;
@@ -7,13 +19,17 @@ use inrush_expr::Sym;
 use inrush_loops::{Access, Axis, Contraction, ScalarOp, eval};
 
 /// An affine access as a position in storage: `base + sum(steps[axis] * index[axis])`.
+/// Positions count elements of the storage.
 struct Linear {
     buf: usize,
+    /// With the buffer's offset and the constant parts of all coordinates.
     base: i64,
+    /// One for each axis of the contraction, in the order of `Contraction::axes`, k axes last.
     steps: Vec<i64>,
 }
 
 impl Run<'_> {
+    /// Runs a contraction and its epilogue. Holds all sums in memory in between.
     pub(super) fn contraction(&mut self, c: &Contraction) -> Result<()> {
         let axes: Vec<Axis> = c.axes().copied().collect();
         let extents: Vec<i64> = axes
@@ -21,6 +37,7 @@ impl Run<'_> {
             .map(|a| size(&self.p.exprs, a.size, &self.symbols))
             .collect::<Result<_>>()?;
         let outer = axes.len() - c.k.len();
+        // Without points no corner exists, and operands may be empty too.
         let empty = extents.contains(&0);
         let (a, b) = if !empty {
             (
@@ -46,6 +63,7 @@ impl Run<'_> {
                 acc = match d {
                     // The frequent cases are written out. Rounding once or twice per product is
                     // allowed.
+                    // Products are rounded to `f32` before they are added; kernels may fuse both.
                     DType::F32 => {
                         let product = x.as_f64() as f32 * y.as_f64() as f32;
                         Scalar::Float((acc.as_f64() as f32 + product) as f64)
@@ -103,6 +121,7 @@ impl Run<'_> {
 }
 
 impl Linear {
+    /// Returns an access that is never made.
     fn nothing(axes: &[Axis]) -> Linear {
         Linear {
             buf: 0,
@@ -110,10 +129,13 @@ impl Linear {
             steps: vec![0; axes.len()],
         }
     }
+    /// Returns the position for batch, m and n indices, at the first point of the k axes.
     fn at(&self, outer: &[i64]) -> i64 {
         let steps = outer.iter().zip(&self.steps);
         steps.fold(self.base, |at, (i, s)| at.wrapping_add(i.wrapping_mul(*s)))
     }
+    /// Returns the distance from there that the k indices make; `outer` is the number of other
+    /// axes.
     fn inner(&self, outer: usize, k: &[i64]) -> i64 {
         let steps = k.iter().zip(&self.steps[outer..]);
         steps.fold(0i64, |at, (i, s)| at.wrapping_add(i.wrapping_mul(*s)))

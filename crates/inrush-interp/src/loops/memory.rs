@@ -1,5 +1,10 @@
 //! Buffers in memory, each with its layout (row-major if none is chosen). Aliases share their
 //! buffer's storage.
+//!
+//! Before layouts are chosen a buffer is row-major. Afterwards accesses still name coordinates,
+//! and only this file applies strides and offset. A storage begins with zeros, so a read of an
+//! element that was never written is not noticed here; the interpreter of block programs poisons
+//! its memory for that.
 
 use crate::index::{Symbols, size, sizes};
 use crate::tensor::{Tensor, numel};
@@ -7,12 +12,15 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_loops::{BufId, BufferKind, Loops};
 
 /// One buffer's view of a storage.
+/// Strides and offset count elements of the view's dtype.
 pub(super) struct View {
+    /// The buffer that owns the bytes; the buffer itself unless it is an alias.
     pub storage: usize,
     pub dtype: DType,
     pub sizes: Vec<i64>,
     pub strides: Vec<i64>,
     pub offset: i64,
+    /// For messages: number and name of the buffer.
     name: String,
 }
 
@@ -44,6 +52,7 @@ impl Memory {
                 name: format!("b{k} ({})", b.name),
             };
             let length = match b.kind {
+                // Lists stay parallel to the buffers.
                 BufferKind::Alias { .. } => 0,
                 _ => view.extent()?,
             };
@@ -59,6 +68,7 @@ impl Memory {
         self.read_at(buf, v.position(coords)?)
     }
 
+    /// Writes an element, rounded or wrapped to the buffer's dtype.
     pub(super) fn store(&mut self, buf: usize, coords: &[i64], value: Scalar) -> Result<()> {
         let at = self.views[buf].position(coords)?;
         self.write_at(buf, at, value)
@@ -69,6 +79,7 @@ impl Memory {
         let v = &self.views[buf];
         let storage = &self.storages[v.storage];
         let value = storage.get(at).map_err(|e| e.context(&v.name))?;
+        // An alias of another dtype is a bitcast (`view.dtype`): both have elements of one size.
         if storage.dtype == v.dtype {
             Ok(value)
         } else {
@@ -87,6 +98,7 @@ impl Memory {
         storage.set(at, value).map_err(|e| e.context(&v.name))
     }
 
+    /// Writes a row-major tensor through the buffer's layout. Sizes have been checked.
     pub(super) fn write_all(&mut self, buf: usize, t: &Tensor) -> Result<()> {
         let mut k = 0;
         super::for_each_point(&t.sizes, |at| {
@@ -96,6 +108,7 @@ impl Memory {
         })
     }
 
+    /// Returns the buffer's contents as a row-major tensor.
     pub(super) fn read_all(&self, buf: usize) -> Result<Tensor> {
         let v = &self.views[buf];
         let mut t = Tensor::zeros(v.dtype, &v.sizes)?;
@@ -110,6 +123,9 @@ impl Memory {
 }
 
 impl View {
+    /// Returns the element of the storage at `coords`. Coordinates are checked against sizes, not
+    /// only the position against the storage: an access that leaves its row and ends in the next
+    /// one is an error.
     fn position(&self, coords: &[i64]) -> Result<usize> {
         let inside = coords.len() == self.sizes.len()
             && (coords.iter().zip(&self.sizes)).all(|(c, n)| (0..*n).contains(c));
@@ -137,6 +153,7 @@ impl View {
             .iter()
             .zip(&self.strides)
             .try_fold(self.offset, |a, (n, s)| {
+                // A negative stride reaches down from the offset and needs no room above it.
                 (n - 1).checked_mul(*s)?.max(0).checked_add(a)
             });
         last.and_then(|l| l.checked_add(1))
@@ -144,6 +161,7 @@ impl View {
     }
 }
 
+/// Returns contiguous strides; a size of zero counts as one, as in PyTorch.
 fn row_major(sizes: &[i64]) -> Vec<i64> {
     let mut strides = vec![1i64; sizes.len()];
     for d in (1..sizes.len()).rev() {
