@@ -1,4 +1,10 @@
 //! Block programs: the stages tile and emit of GPUs, and block programs as a way to evaluate a program.
+//!
+//! Block programs are interpreted, because tests run on machines without a GPU; `inrush-gpucheck`
+//! runs the same kernels on one. Triton source is printed and compared as text.
+//!
+//! The strategies that a program took are counted (`tally`), so that drawn graphs can show that
+//! each of them was tested.
 
 use crate::run::Inputs;
 use crate::stages::{Program, Setup};
@@ -15,11 +21,13 @@ use std::collections::BTreeMap;
 
 /// A plan with its block programs, verified.
 pub struct Tiled {
+    /// Gives the block programs their buffers and arena.
     pub plan: Plan,
     pub blocks: Blocks,
 }
 
 impl Tiled {
+    /// Plans a program for a GPU and tiles its kernels.
     pub fn new(p: &Program, setup: &Setup) -> Result<Tiled> {
         let plan = p.plan_within(setup)?;
         let blocks = setup.run(|p| p.blocks(&plan))?;
@@ -59,6 +67,7 @@ fn memory(plan: &Plan) -> BlockMemory {
     };
     BlockMemory {
         spots: plan.memory.places.iter().map(spot).collect(),
+        // An arena that a plan does not need has no bytes.
         arenas: [plan.memory.arena_bytes, plan.memory.load_bytes]
             .map(|b| b.unwrap_or(zero))
             .to_vec(),
@@ -100,8 +109,10 @@ pub fn emit_one(exprs: &Exprs, b: &Block) -> Result<String> {
 
 /// A source without the digest in the name of its kernel, and without imports.
 fn plain(text: &str, function: &str) -> String {
+    // `NAME_DIGEST`: what follows the last underscore goes.
     let name = function.rsplit_once('_').map_or(function, |n| n.0);
     let text = text.replace(function, name);
+    // Imports stand at the top and are the same in each source.
     let lines = text
         .lines()
         .skip_while(|l| l.is_empty() || l.contains("import "));
@@ -119,6 +130,7 @@ pub fn emits(tiled: Tiled, setup: &Setup) -> Result<usize> {
     }
     match kernels.iter().find(|k| !calls(k, "@triton.jit")) {
         None => Ok(kernels.len()),
+        // A source without the decorator has lost its kernel.
         Some(k) => Err(Error::internal(format!("{} is no kernel", k.function))),
     }
 }
@@ -139,6 +151,7 @@ fn tally(b: &Block) {
         (Some(_), ..) => Way::BlockProduct,
         (None, None, 2..) => Way::BlockTransposed,
         (None, None, _) => Way::BlockFlat,
+        // Several columns a program, walked down row by row.
         (None, Some(DimRole::Looped), _) if wide > 0 => Way::BlockColumns,
         (None, Some(DimRole::Looped), _) => Way::BlockLooped,
         (None, Some(_), _) => Way::BlockPersistent,
@@ -156,6 +169,7 @@ fn tally(b: &Block) {
     items(&b.items);
 }
 
+/// Counts the strategies of items, loops included.
 fn items(list: &[BlockItem]) {
     for item in list {
         match item {

@@ -1,4 +1,7 @@
 //! The programs of the file tests with inputs, for those who evaluate them elsewhere.
+//!
+//! Crates that run kernels elsewhere, such as on a GPU, take programs and inputs from here.
+//! Inputs are those of the first round of the `run` block: plain numbers, without special values.
 
 use crate::markdown::Document;
 use crate::random::Random;
@@ -16,6 +19,7 @@ pub struct Case {
     pub name: String,
     pub loops: Loops,
     pub inputs: Vec<Value>,
+    /// By fully qualified name.
     pub weights: BTreeMap<String, Tensor>,
     pub symbols: BTreeMap<String, i64>,
 }
@@ -28,6 +32,7 @@ pub fn cases(path: &Path) -> Result<Vec<Case>> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut out = Vec::new();
     for block in doc.blocks.iter().filter(|b| b.language == "run") {
+        // Its expectation says that the participants refuse.
         if block.text.contains("refuse") {
             continue;
         }

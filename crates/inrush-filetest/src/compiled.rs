@@ -1,4 +1,14 @@
 //! Compiled code as a way to evaluate a graph.
+//!
+//! Compiles a graph, builds its C source, loads the object and calls it, all in this process.
+//! Beyond the comparison of results a call is held to three promises:
+//!
+//! - it writes only the elements of inputs that it mutates (`untouched`): not gaps between
+//!   strides, not memory around;
+//! - it reads only what was written: the arena is poisoned;
+//! - inputs may begin anywhere (`offset`), so no alignment beyond the element's is assumed.
+//!
+//! Objects are cached by content. Programs of equal source are built once for all tests.
 
 use crate::emulated::Emulated;
 use inrush_base::{Caps, Error, Isa, Result, Scalar};
@@ -19,6 +29,7 @@ enum Code {
 }
 
 impl Code {
+    /// Builds the machine code, or takes it from the cache.
     fn build(compiled: &inrush_compile::Compiled, isa: Isa) -> Result<Code> {
         let cache = Cache::at(cache_dir());
         if crate::emulated::is_needed(isa) {
@@ -54,12 +65,15 @@ impl Compiled {
             ..Caps::cpu(isa, threads)
         };
         let options = inrush_compile::Options {
+            // One piece of source: the programs are small, and an emulator takes one.
             pieces: 1,
             verify: true,
             ..Default::default()
         };
         let compiled = inrush_compile::compile(g.clone(), &caps, &options, &mut ())?;
         let code = Code::build(&compiled, isa)?;
+        // Mutations are outputs of a graph, but a model writes them to the input: their results
+        // are read from there.
         let outputs = g.outputs.iter().map(|o| match o.kind {
             OutputKind::User { .. } => Ok(None),
             OutputKind::Mutation { input } => match g.inputs[input].kind {
@@ -78,18 +92,22 @@ impl Compiled {
 
     /// Runs on inputs that start `offset` elements into their memory. Inputs in whose storage the program counts
     /// positions (`as_strided`) start at 0.
+    /// Returns outputs in the graph's order, mutations included.
     pub fn run(
         &self,
         user: &[Value],
         weights: &BTreeMap<String, Tensor>,
         offset: usize,
     ) -> Result<Vec<Value>> {
+        // The matrix engine chooses its kernels by the processor. Here it must use those of the
+        // level that is tested.
         inrush_cpu::limited(self.isa, || match &self.code {
             Code::Native(object) => self.run_here(object, user, weights, offset),
             Code::Emulated(e) => e.run(|| self.run_here(&e.object, user, weights, offset)),
         })
     }
 
+    /// Loads the model, calls it once and checks the memory of inputs.
     fn run_here(
         &self,
         object: &Path,
@@ -147,6 +165,7 @@ impl Compiled {
         let known = inrush_program::evaluate_known(&p.sizes, &[]);
         let of = |i: &inrush_program::Input| match &i.ty {
             InputType::Tensor { strides, .. } => {
+                // `None` for an input with a symbolic stride, which is then given contiguous.
                 strides.iter().map(|s| known[s.0 as usize]).collect()
             }
             _ => None,
@@ -165,6 +184,8 @@ fn cache_dir() -> PathBuf {
 
 /// A pool of so many threads, shared by all models.
 fn pool(threads: usize) -> Result<Arc<Pool>> {
+    // Threads are kept: starting them anew for each of many small programs takes longer than the
+    // programs.
     static POOLS: Mutex<BTreeMap<usize, Arc<Pool>>> = Mutex::new(BTreeMap::new());
     let mut pools = POOLS.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(p) = pools.get(&threads) {
@@ -176,6 +197,7 @@ fn pool(threads: usize) -> Result<Arc<Pool>> {
 }
 
 /// The bytes around an input's elements.
+/// Not zero and not poison, so that writes of either kind show.
 const AROUND: u8 = 0xA5;
 
 /// Where each element of these sizes and strides has its place, counted from the first.
@@ -193,6 +215,7 @@ fn places(sizes: &[i64], strides: &[i64]) -> Vec<usize> {
     out
 }
 
+/// Returns the number of elements.
 fn numel(sizes: &[i64]) -> usize {
     sizes.iter().product::<i64>() as usize
 }
@@ -201,6 +224,8 @@ fn numel(sizes: &[i64]) -> usize {
 pub(crate) fn shared(mut t: Tensor, strides: &[i64]) -> Result<Tensor> {
     let at = places(&t.sizes, strides);
     let size = t.dtype.size();
+    // An expanded or overlapping input has one value a place: the last one written wins, as in
+    // memory.
     let mut last = BTreeMap::new();
     for (k, at) in at.iter().enumerate() {
         last.insert(*at, k);
@@ -223,6 +248,7 @@ fn given(v: &Value, strides: Option<&[i64]>, offset: usize) -> Result<tensor::Va
             let size = t.dtype.size();
             let reach = tensor::extent(&t.sizes, strides)
                 .ok_or_else(|| Error::input("an input is too large"))?;
+            // Three elements after the last one, which a vector that reads too far would touch.
             let mut block = vec![AROUND; (offset + reach + 3) * size];
             for (k, at) in places(&t.sizes, strides).into_iter().enumerate() {
                 let to = (offset + at) * size;
@@ -254,6 +280,7 @@ fn bytes(v: &tensor::Value) -> Option<Vec<u8>> {
 fn untouched(t: &tensor::Tensor, before: &[u8], written: bool) -> Result<()> {
     let size = t.dtype.size();
     let mut own = vec![false; before.len()];
+    // A mutated input may change at its own elements, and not in the gaps between them.
     if written {
         for at in places(&t.sizes, &t.strides) {
             own[(t.offset + at) * size..][..size].fill(true);
@@ -269,6 +296,7 @@ fn untouched(t: &tensor::Tensor, before: &[u8], written: bool) -> Result<()> {
     }
 }
 
+/// Converts a result to a value of the interpreters, row-major.
 fn got(v: &tensor::Value) -> Value {
     match v {
         tensor::Value::Tensor(t) => Value::Tensor(Tensor {

@@ -2,6 +2,15 @@
 //!
 //! The runtime loads an object of this processor, whose functions hand each call over to the emulator. All else of a call (plans,
 //! memory, the matrix engine) runs here, the engine as plain code.
+//!
+//! ```text
+//! runtime --call--> shim in an object of this processor --forward--> emulator (AArch64 code)
+//!         <-status-                                      <----------
+//! ```
+//!
+//! Pointers are passed as they are: the emulator sees this process's memory at the same
+//! addresses. A shim has only words as arguments, which holds for all kernels: units of a grid
+//! and epilogues of contractions alike.
 
 use inrush_base::{Error, Isa, Result};
 use inrush_emulator::Emulator;
@@ -37,9 +46,11 @@ struct State {
 }
 
 /// Numbers of arguments of a kernel over units and of an epilogue.
+/// Must agree with the signatures that `inrush-c` prints and the runtime calls.
 const LAUNCH: usize = 4;
 const EPILOGUE: usize = 9;
 
+/// State, name of the kernel, its arguments, their number; gives the kernel's status.
 type Forward = unsafe extern "C" fn(*const c_void, *const c_char, *const u64, u64) -> c_int;
 
 impl Emulated {
@@ -51,6 +62,7 @@ impl Emulated {
         };
         let emulator = Emulator::new(source, &compile_flags(Isa::Neon))?;
         let target = Target {
+            // The object has no kernels, only calls.
             isa: Isa::Scalar,
             vector_math: false,
         };
@@ -70,12 +82,15 @@ impl Emulated {
         let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
         let _object = point(&self.object, &self.state)?;
         let result = f();
+        // A failed emulator gives status 0 to the runtime, so that the call ends; its error
+        // counts, not the result.
         match self.failed().take() {
             Some(e) => Err(e),
             None => result,
         }
     }
 
+    /// Locks the error, also after a panic of another thread.
     fn failed(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
         self.state.failed.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -100,6 +115,7 @@ fn point(object: &Path, state: &State) -> Result<libloading::Library> {
 /// C functions with the names of the program's kernels, which hand their arguments over.
 fn shims(program: &Program) -> String {
     let steps = program.load_steps.iter().chain(&program.steps);
+    // Only steps tell epilogues from kernels over units.
     let contracts = steps.filter_map(|s| match s {
         Step::Contract(c) => Some(c.epilogue as usize),
         Step::Launch(_) => None,
@@ -159,6 +175,7 @@ unsafe extern "C" fn forward(
         Ok(status) => status,
         Err(e) => {
             let mut failed = state.failed.lock().unwrap_or_else(|e| e.into_inner());
+            // The first error: later ones follow from it.
             failed.get_or_insert(e);
             0
         }

@@ -4,6 +4,34 @@
 //! is one test: its first fenced block is a program in some IR (`graph`, `loops`, `plan`, `kernels`, `blocks`, `program`), the later ones say what later stages must
 //! give, by the stage's name. `error` is the error that the program meets; `run` asks that all ways to evaluate the program
 //! agree on random inputs. With blessing, expectations are rewritten instead of compared.
+//!
+//! An example:
+//!
+//! ````text
+//! # Reductions run over their axes in one loop.
+//!
+//! ```graph
+//! graph t
+//! %0 x: f32[4, 7] = input 0
+//! %1 y: f32[4] = aten.sum.dim_IntList(%0, [1], false, none)
+//! output 0: %1
+//! ```
+//!
+//! ```fuse
+//! (text of the plan)
+//! ```
+//!
+//! ```run ordinary
+//! graph, loops, fused, compiled, scalar agree
+//! ```
+//! ````
+//!
+//! Texts are compared as a whole, so an expectation shows everything that a stage does to a small
+//! program. The first block is compared as well, with its own printed form: programs in tests
+//! stay canonical.
+//!
+//! Drawn graphs (`drawn`) use the same `run` block with programs made from a seed; a failure
+//! prints as a file test.
 
 mod blocks;
 mod cases;
@@ -32,6 +60,7 @@ pub struct Outcome {
     pub checked: usize,
     /// Expectations that were rewritten.
     pub blessed: usize,
+    /// One text for each, with file, line and language of the block.
     pub failures: Vec<String>,
 }
 
@@ -47,6 +76,7 @@ pub fn agree(graph: &inrush_graph::Graph, settings: &[&str]) -> inrush_base::Res
 }
 
 /// Every `.md` file under `dir`, in order.
+/// Sorted by path, so that reports have the same order everywhere.
 pub fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -62,6 +92,8 @@ pub fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// Checks one file; with `bless`, rewrites what differs.
+/// A file that cannot be read or written is a failure as well. Blessing touches the file only if
+/// something differs.
 pub fn check_file(path: &Path, bless: bool) -> Outcome {
     let mut out = Outcome::default();
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
@@ -95,6 +127,7 @@ pub fn check_file(path: &Path, bless: bool) -> Outcome {
     out
 }
 
+/// Checks the blocks of one section against its first block.
 fn check_section(
     doc: &mut Document,
     section: std::ops::Range<usize>,
@@ -102,12 +135,15 @@ fn check_section(
     bless: bool,
     out: &mut Outcome,
 ) {
+    // Blessing changes the text of blocks. The program that the others start from stays as it was
+    // written.
     let program = doc.blocks[section.start].clone();
     for k in section {
         let block = doc.blocks[k].clone();
         let got = stages::give(&program, &block);
         let place = format!("{name}:{}: `{}`", block.line, block.language);
         let got = match got {
+            // A program that is there to be refused has no canonical form.
             Ok(None) => continue,
             Ok(Some(text)) => text,
             Err(e) => {
@@ -137,6 +173,8 @@ fn difference(want: &str, got: &str) -> String {
         want.trim_end().lines().collect(),
         got.trim_end().lines().collect(),
     );
+    // A common front and a common back are left out. One region of difference is enough for texts
+    // of this size.
     let front = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
     let back = (a[front..].iter().rev().zip(b[front..].iter().rev()))
         .take_while(|(x, y)| x == y)

@@ -1,9 +1,13 @@
 //! Just enough Markdown: a title, `##` sections, fenced blocks.
+//!
+//! A document keeps its prose as it is and prints back to the same text, but for white space at
+//! the ends of blocks. So blessing rewrites expectations and touches nothing else.
 
 /// A fenced block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Block {
     /// First word after the fence.
+    /// The stage, `run` or `error`; of a first block the level of its program.
     pub language: String,
     /// The other words after the fence.
     pub settings: Vec<String>,
@@ -24,6 +28,8 @@ pub struct Document {
 }
 
 impl Document {
+    /// Reads a document. Fails if a block does not end or the first line is no title; a fence is
+    /// three backticks at the start of a line.
     pub fn parse(text: &str) -> Result<Document, String> {
         let mut doc = Document {
             title: String::new(),
@@ -36,6 +42,7 @@ impl Document {
         while let Some((k, line)) = lines.next() {
             let Some(fence) = line.strip_prefix("```") else {
                 if doc.title.is_empty() {
+                    // Only a first line can be the title: an empty one is refused below.
                     doc.title = line.strip_prefix("# ").unwrap_or("").to_string();
                 }
                 section += line.starts_with("## ") as usize;
@@ -73,6 +80,7 @@ impl Document {
     }
 
     /// Ranges of blocks that belong to one test: a section's.
+    /// Sections without blocks do not appear.
     pub fn sections(&self) -> Vec<std::ops::Range<usize>> {
         let mut out: Vec<std::ops::Range<usize>> = Vec::new();
         for (k, b) in self.blocks.iter().enumerate() {
@@ -84,8 +92,10 @@ impl Document {
         out
     }
 
+    /// Returns the document as Markdown.
     pub fn print(&self) -> String {
         let mut out = String::new();
+        // There is one more prose than blocks: the one at the end.
         for (prose, b) in self.prose.iter().zip(&self.blocks) {
             out.push_str(prose);
             let settings: String = b.settings.iter().map(|s| format!(" {s}")).collect();

@@ -1,4 +1,9 @@
 //! Random inputs: the same for one seed on every machine.
+//!
+//! Inputs are drawn again for each comparison, from a seed in the test's settings. Plain floats
+//! are in -2..2, where most functions are neither flat nor out of range; special ones (NaN,
+//! infinities, both zeros, huge and tiny numbers) are a fourth of the elements if they are asked
+//! for.
 
 use inrush_base::{DType, Result, Scalar};
 use inrush_interp::Tensor;
@@ -7,6 +12,7 @@ use inrush_interp::Tensor;
 #[derive(Copy, Clone, Default)]
 pub struct Fill {
     /// Bounds of integers (-8 to 8 where there are none), and of floats where they are given.
+    /// Both ends may be drawn. For floats it replaces special and whole values.
     pub range: Option<(f64, f64)>,
     /// Some floats are infinite, no numbers, or far from one.
     pub special: bool,
@@ -19,6 +25,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
+        // Spreads small seeds over all bits. The state of a xorshift generator must not be zero.
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -26,6 +33,7 @@ impl Random {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
+        // The low bits of xorshift are the weakest.
         self.0 >> 8
     }
 
@@ -58,6 +66,7 @@ impl Random {
         Ok(t)
     }
 
+    /// Returns a plain float or, if `special`, one of the special ones in a quarter of the cases.
     fn any_float(&mut self, special: bool) -> f64 {
         const SPECIAL: [f64; 8] = [
             f64::NAN,

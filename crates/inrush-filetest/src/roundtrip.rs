@@ -1,4 +1,11 @@
 //! Printed texts parse back: every stage's text of a graph or of loops, read and printed again.
+//!
+//! The text form of a stage is its interface for tests, for `inspect` and for reports of faults,
+//! so it must lose nothing. Comparing prints instead of values needs no equality of programs, and
+//! shows the first line that differs. Only stage wrap compares values too.
+//!
+//! Texts that a verifier would refuse are caught as well: plans, kernels and block programs are
+//! verified when they are read back.
 
 use crate::stages::{Program, Setup};
 use inrush_base::{Caps, Error, Result};
@@ -27,8 +34,11 @@ pub fn round_trips(program: &Program, caps: &Caps) -> Result<usize> {
     let graph = |t: &str| Ok(inrush_graph::text::parse(t)?.print());
     let loops = |t: &str| Ok(inrush_loops::text::parse(t)?.print());
     if let Program::Graph(g) = program {
+        // Each stage prints what it gives for the same program; none starts from a text that was
+        // read back.
         check("import", Ok(g.print()), &graph)?;
         check("normalize", program.normalized().map(|g| g.print()), &graph)?;
+        // Stage rewrite does little for CPUs, so a GPU's graph is checked too.
         for caps in [
             caps,
             &inrush_devices::model("h100").unwrap_or_else(|| caps.clone()),

@@ -7,6 +7,23 @@
 //! compiled), `offset=5` (elements before the first of each input), `whole` (floats are small whole numbers, sums are exact),
 //! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that none is
 //! left out silently.
+//!
+//! Participants, first the reference that the others are compared with:
+//!
+//! ```text
+//! graph       interpreter of graphs, from the operators' definitions
+//! loops       interpreter of loops, after lowering
+//! rewritten   the same, of the graph that stage rewrite gives
+//! fused       the same, of the plan: fusion, splits, layouts
+//! compiled    machine code of the best level; `scalar` of plain C
+//! blocks      interpreter of block programs (GPUs)
+//! ```
+//!
+//! The first participant that disagrees tells the stage at fault. Each comparison runs twice,
+//! with plain inputs and with special values among them, unless the test is about sums of such
+//! (`ordinary`).
+//!
+//! If the reference refuses (an index out of range), all must refuse for the same reason.
 
 use crate::Block;
 use crate::blocks::Tiled;
@@ -22,13 +39,16 @@ use std::collections::BTreeMap;
 /// The settings of the block.
 pub(crate) struct Settings {
     pub(crate) symbols: BTreeMap<String, i64>,
+    /// By name of the input.
     ranges: BTreeMap<String, (f64, f64)>,
+    /// False with `ordinary`: only the round with plain inputs takes place.
     special: bool,
     interpreted: bool,
     rewritten: bool,
     lowered: bool,
     brief: bool,
     whole: bool,
+    /// Of the compiled participant; the best of this processor if absent or not available.
     level: Option<Isa>,
     threads: usize,
     offset: usize,
@@ -55,6 +75,7 @@ pub(crate) struct Inputs {
     offset: usize,
 }
 
+/// Name and evaluation.
 type Participant<'a> = (
     &'static str,
     Box<dyn Fn(&Inputs) -> Result<Vec<Value>> + 'a>,
@@ -73,6 +94,8 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
     if let Program::Graph(g) = program
         && !settings.lowered
     {
+        // Values for symbols that no input's shape determines; the others are bound from the
+        // inputs.
         let symbols = settings.symbols.clone();
         who.push((
             "graph",
@@ -82,6 +105,7 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
     let as_loops = |l: Loops, symbols: BTreeMap<String, i64>| {
         move |i: &Inputs| inrush_interp::loops(&l, &i.user, &i.weights, &symbols, exact)
     };
+    // A reference is needed also where the interpreter of graphs takes no part.
     if !settings.brief || who.is_empty() {
         who.push((
             "loops",
@@ -140,6 +164,8 @@ fn rewritten(program: &Program, graph: &Graph) -> Result<Loops> {
             })
             .collect()
     };
+    // Shapes and strides are promised to the caller. A rewrite that changes strides would show
+    // only in user code.
     if types(graph) != types(&out) {
         return Err(Error::internal("stage rewrite changes types of results"));
     }
@@ -193,6 +219,7 @@ fn compare_all(
     if settings.special {
         rounds.push(true);
     }
+    // Rounding of a value in between shows in all results that depend on it.
     let coarsest = coarsest(program);
     let mut refusal = None;
     for special in rounds {
@@ -208,6 +235,8 @@ fn compare_all(
                 (Ok(want), Ok(got)) => {
                     let mut same = compare(want, &got, coarsest, FLOOR);
                     if same.is_err()
+                        // Drawn graphs only: their random chains cancel in ways that written
+                        // tests avoid. The interpreter runs again, so this is the last resort.
                         && settings.brief
                         && let Some(floor) = floor_within(program, &inputs, settings)
                     {
@@ -236,6 +265,7 @@ fn same_refusal(want: &Error, got: Option<&Error>) -> Result<()> {
         return Err(Error::internal(message));
     };
     let (want, got) = (want.to_string(), got.to_string());
+    // Text in front is context (stages, nodes, places), which differs from level to level.
     let reason = |text: &str| {
         let last = text.rsplit(": ").next().unwrap_or_default();
         let at = last.find("out of range").unwrap_or(0);
@@ -302,6 +332,8 @@ fn small(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> R
     }
 }
 
+/// Reads the settings of a `run` block. An unknown word is an error; `name=number` is taken for a
+/// symbol's value.
 pub(crate) fn settings(block: &Block) -> Result<Settings> {
     let mut out = Settings {
         symbols: BTreeMap::new(),
@@ -347,6 +379,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
     Ok(out)
 }
 
+/// Draws inputs and weights. One generator for all, so the order of inputs matters to the values.
 pub(crate) fn inputs(
     program: &Program,
     s: &Settings,
@@ -364,12 +397,14 @@ pub(crate) fn inputs(
 fn sizes(ex: &inrush_expr::Exprs, list: &[inrush_expr::Expr], s: &Settings) -> Result<Vec<i64>> {
     let value = |y| {
         let info = ex.sym_info(y);
+        // Small, and neither 0 nor 1, for which dimensions are special.
         let free = 3.min(info.upper).max(info.lower);
         Some(s.symbols.get(&info.name).copied().unwrap_or(free))
     };
     list.iter().map(|e| ex.eval(*e, &value)).collect()
 }
 
+/// Draws a graph's inputs in its order of inputs.
 fn of_graph(g: &Graph, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
     let mut out = Inputs {
         offset: s.offset,
@@ -383,13 +418,17 @@ fn of_graph(g: &Graph, s: &Settings, random: &mut Random, special: bool) -> Resu
                 let strides = sizes(&g.exprs, &t.strides, s)?;
                 let fill = s.fill(name, special);
                 let drawn = random.tensor(t.dtype, &of, fill)?;
+                // Elements that share memory have one value, for the interpreters as well.
                 Value::Tensor(compiled::shared(drawn, &strides)?)
             }
             Type::Int(e) => Value::Scalar(Scalar::Int(sizes(&g.exprs, &[*e], s)?[0])),
+            // Floats and booleans as inputs are constants of the export, or read by few
+            // operators.
             _ => Value::Scalar(Scalar::Float(0.5)),
         };
         match (&i.kind, value) {
             (InputKind::User { index }, v) => {
+                // A hostile graph may have any index, and the list is as long as the largest.
                 if *index > g.inputs.len() {
                     return Err(Error::input("an input beyond the number of inputs"));
                 }
@@ -409,6 +448,7 @@ fn of_graph(g: &Graph, s: &Settings, random: &mut Random, special: bool) -> Resu
     Ok(out)
 }
 
+/// Draws the inputs of loops. Positions without a buffer are integers.
 fn of_loops(l: &Loops, s: &Settings, random: &mut Random, special: bool) -> Result<Inputs> {
     let mut out = Inputs::default();
     out.user.resize(l.num_inputs, Value::Scalar(Scalar::Int(3)));
@@ -439,6 +479,7 @@ const FLOOR: f64 = 0.1;
 fn tolerance(d: DType) -> f64 {
     match d {
         DType::F64 => 1e-11,
+        // Five or six roundings of halves (2^-8 and 2^-11 each), some hundred of `f32` (2^-24).
         DType::BF16 => 2e-2,
         DType::F16 => 3e-3,
         _ => 2e-5,
@@ -524,6 +565,8 @@ fn coarsest(program: &Program) -> f64 {
     dtypes.fold(0.0, f64::max)
 }
 
+/// Compares outputs with the reference. Errors are relative to the largest magnitude of an
+/// output, and NaN and infinities must stand at the same elements. Scalars must be equal.
 fn compare(want: &[Value], got: &[Value], coarsest: f64, floor: f64) -> Result<()> {
     if want.len() != got.len() {
         let (a, b) = (want.len(), got.len());

@@ -1,4 +1,18 @@
 //! The table of stages: what a block of this language must hold, given the test's first block.
+//!
+//! `give` is the one entry: it reads the program of a test at its level, runs the pipeline to the
+//! stage that a block names, and prints. A program enters at any of six levels, and all later
+//! stages can be asked for:
+//!
+//! ```text
+//! graph -> normalize -> rewrite -> decompose -> lower -> fuse -> tile -> emit
+//!                                   loops ------^       ^       ^      ^
+//!                                                plan --'  kernels, blocks
+//! graph -> wrap -> program
+//! ```
+//!
+//! Stages run through `inrush_compile::Pipeline` with verification on, so tests see what users
+//! get. Each block runs its stages from the start, without a memo between blocks.
 
 use crate::{Block, blocks, run};
 use inrush_base::{Caps, Error, Isa, Result};
@@ -55,6 +69,8 @@ impl Setup {
 }
 
 /// A program at the level at which a test enters.
+/// Kernels and block programs are parts of a plan; alone they have no buffers of a plan, and
+/// their expressions come with them.
 pub enum Program {
     Graph(Graph),
     Loops(Loops),
@@ -83,6 +99,8 @@ pub const STAGES: &[Stage] = &[
         show: |p, setup| Ok(p.loops_within(setup)?.print()),
     },
     Stage {
+        // Not a stage of the pipeline: accesses of loops that ranges do not prove to be in
+        // bounds.
         name: "unproven",
         show: |p, _| p.unproven(),
     },
@@ -91,6 +109,7 @@ pub const STAGES: &[Stage] = &[
         show: |p, setup| Ok(p.plan_within(setup)?.print()),
     },
     Stage {
+        // Fusions that were considered and not done, with their reasons.
         name: "refusals",
         show: |p, setup| {
             let plan = p.plan_within(setup)?;
@@ -100,6 +119,7 @@ pub const STAGES: &[Stage] = &[
         },
     },
     Stage {
+        // The lines of a plan that are about memory, for tests in which the rest would be noise.
         name: "memory",
         show: |p, setup| {
             let text = p.plan_within(setup)?.print();
@@ -160,6 +180,8 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
     let read = Program::read(program);
     if block.line == program.line {
         // The program itself stands in canonical form, unless it is there to be refused.
+        // A program that cannot be read has an `error` block in its section, which compares the
+        // message.
         return match read {
             Ok(p) => Ok(Some(p.print())),
             Err(_) => Ok(None),
@@ -185,6 +207,8 @@ pub fn give(program: &Block, block: &Block) -> Result<Option<String>, String> {
         .map_err(|e| e.to_string())
 }
 
+/// Returns the device of a block: a GPU's preset, a level of the CPU, or AVX2. Always two
+/// threads, so that plans do not depend on the machine.
 pub(crate) fn caps(block: &Block) -> Caps {
     if let Some(caps) = block.settings.iter().find_map(|s| inrush_devices::model(s)) {
         return caps;
@@ -196,6 +220,8 @@ pub(crate) fn caps(block: &Block) -> Caps {
 /// Settings of the scheduler.
 const SCHEDULING: [&str; 3] = ["max_stmts", "max_buffers", "split_elements"];
 
+/// Reads the settings of a block. A word without `=` that is not known is no error here: `run`
+/// has words of its own, and reads them itself.
 fn setup(block: &Block) -> Result<Setup, String> {
     let mut setup = Setup::of(caps(block));
     setup.training = block.settings.iter().any(|w| w == "training");
@@ -233,6 +259,7 @@ fn setup(block: &Block) -> Result<Setup, String> {
 }
 
 impl Program {
+    /// Reads the program of a test's first block.
     pub fn read(block: &Block) -> Result<Program> {
         Program::parse(&block.language, &block.text)
     }
@@ -258,6 +285,7 @@ impl Program {
         }
     }
 
+    /// Returns the canonical text.
     pub fn print(&self) -> String {
         match self {
             Program::Graph(g) => g.print(),
@@ -269,6 +297,7 @@ impl Program {
         }
     }
 
+    /// Runs the verifier of the program's level.
     pub fn verify(&self) -> Result<()> {
         match self {
             Program::Graph(g) => inrush_graph::verify::verify(g),
@@ -284,6 +313,7 @@ impl Program {
         }
     }
 
+    /// Returns the functional graph. Fails for programs that start below the graph.
     pub fn normalized(&self) -> Result<Graph> {
         match self {
             Program::Graph(g) => {
@@ -314,6 +344,7 @@ impl Program {
         }
     }
 
+    /// Returns the graph after stage decompose, for a CPU.
     pub fn decomposed(&self) -> Result<Graph> {
         self.decomposed_for(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
     }
@@ -326,6 +357,7 @@ impl Program {
         })
     }
 
+    /// Returns the loops, one body or contraction per operator, for a CPU.
     pub fn loops(&self) -> Result<Loops> {
         self.loops_within(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
     }
@@ -340,10 +372,12 @@ impl Program {
                 let g = self.decomposed_for(setup)?;
                 setup.run(|p| p.lower(g))
             }
+            // A plan is not turned back into loops for this: stages run downwards only.
             _ => Err(below("loops")),
         }
     }
 
+    /// Returns the plan with default options.
     pub fn plan(&self, caps: &Caps) -> Result<Plan> {
         self.plan_within(&Setup::of(caps.clone()))
     }
@@ -404,6 +438,8 @@ impl Program {
         let program = match self {
             Program::Program(p) => p.clone(),
             Program::Graph(g) => {
+                // The whole compiler instead of the pipeline's stages: guards and inputs are the
+                // graph's.
                 let options = inrush_compile::Options {
                     pieces: 1,
                     verify: true,
@@ -422,6 +458,8 @@ impl Program {
     }
 
     /// The first error on the way down.
+    /// An error block tests the first stage that refuses, from the verifier on; graphs and loops
+    /// go down to the plan, and lower levels to source.
     fn error(&self, caps: &Caps) -> Result<()> {
         self.verify()?;
         match self {
@@ -438,6 +476,7 @@ impl Program {
     }
 }
 
+/// Returns the error about a stage that precedes the program's level.
 fn below(level: &str) -> Error {
     Error::input(format!("the test starts below {level}"))
 }

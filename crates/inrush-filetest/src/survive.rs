@@ -1,4 +1,11 @@
 //! Hostile text: whatever it is, reading, verifying, printing, lowering and interpreting it give a value or an error.
+//!
+//! A test that damages the programs of file tests, and the fuzz targets, call `survive` with any
+//! text. It reads it at the level that its first word names, verifies it, prints it and reads
+//! that again, and takes verified programs down to source and through the interpreters.
+//!
+//! Only panics and texts that do not read back are failures. Errors are the right answer to most
+//! hostile text.
 
 use crate::run;
 use crate::stages::Program;
@@ -23,9 +30,11 @@ pub fn survive(text: &str) {
         let again = Program::parse(language, &once).map(|p| p.print());
         assert_eq!(again.as_deref(), Ok(once.as_str()), "from\n{text}");
     }
+    // Loops that the verifier refuses may still be asked for their accesses.
     if let Program::Loops(l) = &program {
         _ = inrush_loops::verify::unproven(l);
     }
+    // Later stages rely on the verifiers: unverified programs may panic there.
     if verified {
         _ = down(&program);
         _ = run::survive(&program);
@@ -49,11 +58,13 @@ fn language(text: &str) -> Option<&'static str> {
     None
 }
 
+/// Returns true if a printed integer is near the ends of 64 bits.
 fn overflows(text: &str) -> bool {
     text.contains("*92233720368547758") || text.contains("9223372036854775807*")
 }
 
 /// A program that the verifier passes goes as far down as it gets.
+/// Compiles without building: no C compiler runs on hostile text.
 fn down(program: &Program) -> Result<()> {
     let caps = Caps::cpu(Isa::Avx2, 2);
     if let Program::Program(_) = program {

@@ -1,4 +1,19 @@
 //! Runs drawn graphs for a while, in processes of their own, and sums up.
+//!
+//! A crash of generated code ends its process, so graphs are checked in workers that the leader
+//! starts from this same executable. A worker says on its standard output what it does, a line
+//! each:
+//!
+//! ```text
+//! family NAME                   begin SEED LEVEL
+//! way LEVEL NAME COUNT          agreed LEVEL
+//! failed SEED LEVEL FAMILY: ..  refused SEED LEVEL: ..
+//! note ..                       end
+//! ```
+//!
+//! If the output ends without `end`, the process died of the graph that it began last: that is a
+//! failure, and a new worker goes on with the seed after it. Worker `w` of `n` checks seeds `w`,
+//! `w + n`, `w + 2n`, .. from the first.
 
 use super::{Drawn, Level, draw, shrink, ways};
 use inrush_base::tally::Way;
@@ -50,11 +65,13 @@ struct Options {
     worker: Option<u64>,
 }
 
+/// Reads the command line; the error is the text to print.
 fn options() -> Result<Options, String> {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let mut o = Options {
         seconds: 60,
         count: u64::MAX,
+        // Runs that start in different seconds are at least a million seeds apart.
         seed: clock.map_or(1, |d| d.as_secs()) % 1_000_000 * 1_000_000,
         levels: Level::available(),
         threads: None,
@@ -147,6 +164,7 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Returns the graph of a seed, with the command's number of threads.
 fn drawn(o: &Options, seed: u64) -> Drawn {
     let mut d = draw(seed, &o.family);
     if let Some(n) = o.threads {
@@ -173,6 +191,7 @@ fn write(o: &Options, folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Prints and checks one graph, and shrinks it if it fails, within `--seconds` for each level.
 fn show(o: &Options, seed: u64) -> ExitCode {
     let d = drawn(o, seed);
     let mut code = ExitCode::SUCCESS;
@@ -195,6 +214,7 @@ fn show(o: &Options, seed: u64) -> ExitCode {
 }
 
 /// Seconds that the last graph may take when the time is over.
+/// A graph that does not end in this time is named in a note, and the worker ends.
 const GRACE: u64 = 30;
 
 /// Seed of the graph that is being checked, and whether it is wrong and made smaller.
@@ -231,6 +251,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
         for isa in &o.levels {
             println!("begin {seed} {}", isa.name());
             CHECKED.0.store(seed, Ordering::Relaxed);
+            // The counters are of the whole process: the difference belongs to this graph.
             let before = inrush_base::tally::counts();
             let checked = d.check(*isa);
             for ((way, n), (_, old)) in inrush_base::tally::counts().into_iter().zip(before) {
@@ -244,6 +265,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
                 // No wrong answer: PyTorch calls what is refused.
                 println!("refused {seed} {}: {e}", isa.name());
             } else if let Err(e) = checked {
+                // The message of the whole graph; the small one may say something else.
                 let first = e.to_string();
                 CHECKED.1.store(true, Ordering::Relaxed);
                 let small = shrink(&d, *isa, Duration::from_secs(20));
@@ -267,6 +289,7 @@ fn work(o: &Options, worker: u64) -> ExitCode {
                 println!("agreed {}", isa.name());
             }
         }
+        // Each graph leaves an object in the worker's cache.
         if at.is_multiple_of(50) {
             clear();
         }
@@ -283,6 +306,7 @@ fn clear() {
     }
 }
 
+/// Reports of all workers, added up.
 #[derive(Default)]
 struct Summary {
     agreed: BTreeMap<String, u64>,
@@ -294,6 +318,7 @@ struct Summary {
 }
 
 impl Summary {
+    /// Returns how often a way was taken on a level.
     fn taken(&self, level: Level, way: Way) -> u64 {
         let key = format!("{} {}", level.name(), way.name());
         self.ways.get(&key).copied().unwrap_or(0)
@@ -403,6 +428,7 @@ fn look(
     let lacks = |l: &Level| wanted.iter().any(|w| w.0 == *l);
     let one = Options {
         family: family.into(),
+        // Seeds that no earlier round has drawn from.
         seed: o.seed + 100_000 * round,
         count: u64::MAX,
         levels: o.levels.iter().copied().filter(lacks).collect(),
@@ -439,6 +465,7 @@ fn follow(
         return None;
     }
     let names: Vec<&str> = o.levels.iter().map(|l| l.name()).collect();
+    // A cache for each worker, which the leader removes when the worker has ended.
     let cache = std::env::temp_dir().join(format!("drawn-{}-{worker}", std::process::id()));
     let mut command = Command::new(std::env::current_exe().ok()?);
     command
@@ -472,6 +499,7 @@ fn follow(
         let mut s = sum.lock().unwrap_or_else(|e| e.into_inner());
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {
+            // Remembered for the case that nothing follows.
             "begin" => {
                 let (seed, level) = rest.split_once(' ').unwrap_or((rest, ""));
                 at = (seed.parse().unwrap_or(first), level.to_string());
@@ -506,5 +534,6 @@ fn follow(
     println!("FAILED {text}");
     let mut s = sum.lock().unwrap_or_else(|e| e.into_inner());
     s.failures.push(text);
+    // The seed after the last one, less the worker's own number, which it adds again.
     Some(at.0 - worker + o.jobs)
 }

@@ -1,10 +1,17 @@
 //! Families of graphs that models are made of, and what follows them.
+//!
+//! Sizes, dtypes and arguments are drawn so that calls mostly fit; a call that does not gives
+//! `None` and a new draw. Weights in the table say how often a family is drawn: families of which
+//! algorithms are many have more.
+//!
+//! Families that do not keep whole numbers whole (softmax, norms, resampling) turn `whole` off.
 
 use super::make::Make;
 use super::{rare, rows, windows};
 use inrush_base::DType;
 use inrush_graph::{Arg, ValueId};
 
+/// Draws the core of a graph and returns the value that is followed.
 type Family = fn(&mut Make) -> Option<ValueId>;
 
 /// Names, weights and makers.
@@ -49,6 +56,7 @@ pub(super) fn draw(m: &mut Make, only: &str) -> Option<&'static str> {
     let mut at = m.r.below(all);
     let (name, _, make) = families.find(|f| {
         let here = at < f.1;
+        // Walks along the weights until the drawn number is within one.
         at = at.wrapping_sub(if here { 0 } else { f.1 });
         here
     })?;
@@ -59,10 +67,12 @@ pub(super) fn draw(m: &mut Make, only: &str) -> Option<&'static str> {
         }
         v = follow(m, v)?;
     }
+    // The call writes the last value into an input as well.
     if m.r.odds(1, 8) {
         m.write(v);
     }
     m.kept.push(v);
+    // A value is an output once.
     let mut seen = Vec::new();
     m.kept.retain(|k| {
         let new = !seen.contains(k);
@@ -75,6 +85,7 @@ pub(super) fn draw(m: &mut Make, only: &str) -> Option<&'static str> {
 /// Readers of a value: pointwise mostly, a view, a reduction, a norm.
 fn follow(m: &mut Make, v: ValueId) -> Option<ValueId> {
     let rank = m.sizes(v).len();
+    // The other followers need floats and a dimension.
     if !m.dtype(v).is_float() || rank == 0 {
         return m.pointwise(v);
     }
@@ -155,10 +166,13 @@ pub(super) fn shape(m: &mut Make, rank: usize) -> Vec<i64> {
     }
 }
 
+/// Returns a number of dimensions; those that images and batches of matrices have are more
+/// frequent.
 fn rank(m: &mut Make) -> usize {
     m.r.of(&[1, 2, 2, 3, 3, 4, 4, 5])
 }
 
+/// Draws a chain of pointwise operators, some of whose values are outputs.
 fn pointwise(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = rank(m);
@@ -173,6 +187,7 @@ fn pointwise(m: &mut Make) -> Option<ValueId> {
     Some(v)
 }
 
+/// Draws a matrix product: plain, batched, with a bias, linear, broadcast, or with a vector.
 fn product(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let side = |m: &mut Make| {
@@ -187,6 +202,7 @@ fn product(m: &mut Make) -> Option<ValueId> {
         // Long sums with few results.
         (rows, inner, cols) = (m.up_to(9), m.r.of(&[700, 1024, 3000]), m.up_to(9));
     }
+    // Points that the interpreter visits.
     if rows * inner * cols > 400_000 {
         return None;
     }
@@ -246,6 +262,7 @@ fn product(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws attention with a mask, a causal mask or none; PyTorch refuses both at once.
 fn attention(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.float();
@@ -271,6 +288,7 @@ fn attention(m: &mut Make) -> Option<ValueId> {
     m.one("aten.scaled_dot_product_attention.default", args)
 }
 
+/// Draws a layer, RMS, group or batch norm, the latter with running statistics.
 fn norm(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype =
@@ -325,6 +343,7 @@ fn norm(m: &mut Make) -> Option<ValueId> {
             let dtype = m.dtype(x);
             let (w, b) = (m.weight(dtype, &[channels]), m.weight(dtype, &[channels]));
             let mean = m.weight(dtype, &[channels]);
+            // Variances are positive.
             let var = m.within(dtype, &[channels], 0.5, 2.0);
             let args = vec![
                 Arg::Value(x),
@@ -342,6 +361,8 @@ fn norm(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws the gradients of a layer norm; mean and reciprocal deviation are inputs and need not be
+/// those of `x`.
 fn norm_backward(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::F64]);
@@ -371,6 +392,7 @@ fn norm_backward(m: &mut Make) -> Option<ValueId> {
     Some(outs[0])
 }
 
+/// Draws a softmax or log softmax, with its gradient in a third of the draws.
 fn softmax(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.float();
@@ -391,6 +413,7 @@ fn softmax(m: &mut Make) -> Option<ValueId> {
     Some(y)
 }
 
+/// Draws a reduction over some dimensions, of which one is long in two fifths of the draws.
 fn reduction(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = rank(m);
@@ -421,6 +444,7 @@ fn reduction(m: &mut Make) -> Option<ValueId> {
     }
     let keep = Arg::Bool(m.r.odds(1, 2));
     let v = Arg::Value(x);
+    // Means and extremes of nothing are NaN or refused.
     let empty = sizes.contains(&0);
     match m.r.below(8) {
         0 | 1 => {
@@ -495,6 +519,7 @@ fn long(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws a running sum or product.
 fn scan(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = m.r.of(&[1, 2, 2, 3]);
@@ -510,6 +535,8 @@ fn scan(m: &mut Make) -> Option<ValueId> {
     m.one(op, vec![Arg::Value(x), d])
 }
 
+/// Draws a sort or the largest elements. Only the values are compared, since equal elements may
+/// come in any order.
 fn order(m: &mut Make) -> Option<ValueId> {
     let dtype = m.r.of(&[DType::F32, DType::I64, DType::BF16]);
     let rank = m.r.of(&[1, 2, 3]);
@@ -528,6 +555,8 @@ fn order(m: &mut Make) -> Option<ValueId> {
     Some(outs[0])
 }
 
+/// Draws a gather: by rows, by elements, from a table, or by index tensors of one or two
+/// dimensions.
 fn index(m: &mut Make) -> Option<ValueId> {
     let dtype = m.float();
     let rank = m.r.of(&[1, 2, 2, 3, 4]);
@@ -569,6 +598,7 @@ fn index(m: &mut Make) -> Option<ValueId> {
             let x = m.source(dtype, &sizes);
             let n = m.up_to(16);
             let mut list = vec![None; rank];
+            // Only `index` accepts negative indices.
             list[d] = Some(m.index(&[n], (-sizes[d], sizes[d] - 1)));
             if rank > 1 && m.r.odds(1, 2) {
                 let other = (d + 1) % rank;
@@ -581,6 +611,7 @@ fn index(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws an accumulating scatter: indices repeat, so plain writes would have no defined result.
 fn scatter(m: &mut Make) -> Option<ValueId> {
     let dtype =
         m.r.of(&[DType::F32, DType::F32, DType::F64, DType::I64, DType::BF16]);
@@ -631,6 +662,7 @@ fn scatter(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws copies of other order: joined, stacked, padded, rolled, or a view.
 fn arrange(m: &mut Make) -> Option<ValueId> {
     let dtype =
         m.r.of(&[DType::F32, DType::F32, DType::BF16, DType::I64, DType::U8]);
@@ -685,6 +717,7 @@ fn arrange(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws an interpolation of images to another size or at the points of a grid.
 fn resample(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::F64]);

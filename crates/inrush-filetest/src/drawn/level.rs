@@ -1,4 +1,7 @@
 //! Levels that drawn graphs are checked on.
+//!
+//! Levels of one processor differ in the width of vectors, and so in peeled loops, tiles and
+//! algorithms. GPUs need no device: their block programs are interpreted.
 
 use inrush_base::Isa;
 
@@ -6,6 +9,7 @@ use inrush_base::Isa;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Level {
     Cpu(Isa),
+    /// A preset of a device, by its name.
     Gpu(&'static str),
 }
 
@@ -16,6 +20,7 @@ impl Level {
         levels.into_iter().map(Level::Cpu).collect()
     }
 
+    /// Returns the level of a name such as `avx2` or `h100`.
     pub fn parse(text: &str) -> Option<Level> {
         let preset = (inrush_devices::ALL.iter().flat_map(|d| d.presets)).find(|p| p.name == text);
         match preset {

@@ -1,4 +1,11 @@
 //! A graph in the making: inputs with layouts, calls whose types fit, pointwise neighbours.
+//!
+//! Calls are typed as they are made: `bind` puts arguments in schema order, and `result_types`
+//! infers types. A call that does not fit gives `None`, which families pass on by `?`, and the
+//! whole draw starts again with another seed. So families need no knowledge of operators'
+//! conditions.
+//!
+//! Sizes are numbers here. Graphs with symbolic sizes have tests of their own.
 
 use crate::random::Random;
 use inrush_aten::decompose::result_types;
@@ -9,6 +16,7 @@ use inrush_graph::{
 };
 
 /// Elements that a value may have.
+/// Keeps the interpreters' time for a graph short.
 const LARGEST: i64 = 70_000;
 
 /// Sizes: primes, powers of two and their neighbours, what vectors and tiles are cut by.
@@ -19,24 +27,29 @@ const SIZES: [i64; 26] = [
 pub(super) struct Make {
     pub g: Graph,
     pub r: Random,
+    /// Of the try that is under way; `tries` counts them.
     seed: u64,
     tries: u64,
     /// Values are whole numbers, so that sums are exact.
     pub whole: bool,
     /// All weights are parameters, as in models.
+    /// Otherwise a third of the weights are inputs, which are not packed at load.
     pub parameters: bool,
     /// Ranges of inputs, as settings.
+    /// `NAME=LO..HI`, for indices and for arguments of limited functions.
     pub ranges: Vec<String>,
     /// The values that outputs are chosen from, besides the last one.
     pub kept: Vec<ValueId>,
     /// An input that the call writes, and what it writes.
     written: Vec<(usize, ValueId)>,
+    /// User inputs so far.
     users: usize,
 }
 
 impl Make {
     pub fn new(seed: u64) -> Make {
         let mut r = Random::new(seed.wrapping_mul(2_654_435_761).wrapping_add(77));
+        // The first numbers of neighbouring seeds are alike.
         for _ in 0..20 {
             r.below(2);
         }
@@ -84,12 +97,14 @@ impl Make {
         }
     }
 
+    /// Returns the sizes of a tensor as numbers.
     pub fn sizes(&self, v: ValueId) -> Vec<i64> {
         let t = self.g.tensor(v).expect("only tensors are kept");
         let number = |e: &inrush_expr::Expr| self.g.exprs.as_int(*e).expect("sizes are numbers");
         t.sizes.iter().map(number).collect()
     }
 
+    /// Returns the dtype of a tensor.
     pub fn dtype(&self, v: ValueId) -> DType {
         self.g.tensor(v).expect("only tensors are kept").dtype
     }
@@ -135,6 +150,7 @@ impl Make {
         v
     }
 
+    /// Adds an input of the user with these strides.
     pub fn input_with(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> ValueId {
         let index = self.users;
         self.users += 1;
@@ -150,6 +166,7 @@ impl Make {
         let name = format!("w{}", self.g.inputs.len());
         let kind = InputKind::Parameter { name: name.clone() };
         let rank = sizes.len();
+        // `permute` of such a weight would be refused as too large a result.
         let large = sizes.iter().product::<i64>() > LARGEST;
         let plain = self.r.odds(if self.parameters { 2 } else { 3 }, 4);
         if rank < 2 || large || plain {
@@ -165,6 +182,7 @@ impl Make {
         seen.expect("a permutation fits")
     }
 
+    /// Adds an input of any kind.
     fn add_input(
         &mut self,
         dtype: DType,
@@ -191,6 +209,7 @@ impl Make {
         let mut gaps = false;
         match self.r.below(12) {
             0..4 => {}
+            // Channels last: the second dimension becomes the fastest.
             4..8 if rank >= 3 => {
                 let c = order.remove(1);
                 order.push(c);
@@ -218,6 +237,7 @@ impl Make {
         }
         if rank > 0 && self.r.odds(1, 12) {
             let d = self.r.below(rank);
+            // Stride 0 expands a dimension; 1 makes elements overlap.
             strides[d] = self.r.of(&[0, 0, 1]);
         }
         strides
@@ -229,6 +249,7 @@ impl Make {
         self.call_named(op, named)
     }
 
+    /// Makes a call with keyword arguments; `None` as for `call`.
     pub fn call_named(&mut self, op: &str, args: Vec<NamedArg>) -> Option<Vec<ValueId>> {
         let args = bind(&self.g.exprs, op, &args)?.ok()?;
         let types = result_types(&mut self.g, op, &args).ok()?;
@@ -238,6 +259,7 @@ impl Make {
                 let n = self.g.exprs.as_int(t.numel(&self.g.exprs))?;
                 all += n;
                 let negative = |s: &inrush_expr::Expr| self.g.exprs.as_int(*s) < Some(0);
+                // A window that does not fit may give a negative size.
                 if t.rank() > 6 || t.sizes.iter().any(negative) {
                     return None;
                 }
@@ -321,6 +343,7 @@ impl Make {
                 _ => self.one("aten.add.Tensor", vec![x.clone(), x]),
             };
         }
+        // Operators that keep small whole numbers whole, so that sums stay exact in any order.
         if self.whole {
             return match self.r.below(4) {
                 0 => self.one("aten.relu.default", vec![x]),
@@ -353,6 +376,8 @@ impl Make {
         }
     }
 
+    /// Adds a binary operator whose other operand is a new input that broadcasts, or a value that
+    /// is kept.
     fn with_other(&mut self, v: ValueId, op: &str) -> Option<ValueId> {
         let (mut sizes, dtype) = (self.sizes(v), self.dtype(v));
         // A residual, a bias of channels, of the last dimension, or a row or column.
@@ -377,6 +402,8 @@ impl Make {
             Some(k) if self.dtype(k) == dtype && self.r.odds(1, 2) => k,
             _ => self.input(dtype, &sizes),
         };
+        // On the left in some graphs: it matters to `sub`, and decides which operand's layout the
+        // result follows.
         let args = if self.r.odds(1, 5) {
             vec![Arg::Value(other), Arg::Value(v)]
         } else {
@@ -390,6 +417,7 @@ impl Make {
         let (dtype, sizes) = (self.dtype(v), self.sizes(v));
         let strides = loop {
             let strides = self.layout(&sizes);
+            // An input whose elements overlap cannot be written to.
             if apart(&sizes, &strides) {
                 break strides;
             }
@@ -426,6 +454,7 @@ impl Make {
     }
 }
 
+/// Returns a positional argument.
 pub(super) fn positional(arg: Arg) -> NamedArg {
     NamedArg {
         name: String::new(),
@@ -446,6 +475,7 @@ pub(super) fn apart(sizes: &[i64], strides: &[i64]) -> bool {
     dims.sort_unstable();
     let mut reach = 0;
     dims.iter().all(|(stride, size)| {
+        // Each stride must be larger than the reach of all faster dimensions together.
         let fits = *stride > reach;
         reach += stride * (size - 1);
         fits

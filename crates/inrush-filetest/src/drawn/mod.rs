@@ -2,6 +2,22 @@
 //!
 //! [`draw`] makes one, [`Drawn::check`] compiles it for a level of the CPU, or for a GPU whose block programs are interpreted, and
 //! compares it with the interpreter, [`shrink()`] makes one that fails smaller. What is drawn prints as a file test.
+//!
+//! Algorithms are chosen by sizes, strides and neighbours, and written tests cover a few of their
+//! combinations. A family (`families`) draws the core of a graph, such as a convolution with its
+//! window; up to three followers read it (pointwise operators, views, reductions), and some
+//! values in between become outputs too. `make` has inputs with layouts and calls whose types
+//! fit; a draw that does not fit together starts again.
+//!
+//! ```text
+//! seed -> Make -> family -> followers -> Graph
+//! Graph -> compiled or block programs  <-> interpreter        check
+//! failure -> candidates of less weight, while they fail       shrink -> file test
+//! counts of ways -> families of ways that were not taken      ways, drive
+//! ```
+//!
+//! A seed gives the same graph on every machine. Changes of the generator change the graphs of
+//! all seeds, so a failure is kept as a file test and not as a seed.
 
 mod drive;
 mod families;
@@ -30,11 +46,13 @@ pub struct Drawn {
     /// The name of its family.
     pub family: &'static str,
     /// Settings of the `run` block besides level and threads.
+    /// Seed, ranges of inputs, offset; always `brief` and `ordinary`.
     pub settings: Vec<String>,
     pub threads: usize,
 }
 
 /// The graph of a seed, of a family whose name contains `only`.
+/// With `only` empty, any family. Does not end if no family has such a name.
 pub fn draw(seed: u64, only: &str) -> Drawn {
     let mut m = Make::new(seed);
     let family = loop {
@@ -49,6 +67,7 @@ pub fn draw(seed: u64, only: &str) -> Drawn {
         settings.push("whole".into());
     }
     if m.r.odds(1, 3) {
+        // Inputs that begin at an odd element meet code that assumes aligned vectors.
         settings.push(format!("offset={}", 1 + m.r.below(9)));
     }
     settings.extend(std::mem::take(&mut m.ranges));
@@ -61,9 +80,12 @@ pub fn draw(seed: u64, only: &str) -> Drawn {
 }
 
 impl Drawn {
+    /// Returns the `run` block of this graph for a level.
     fn block(&self, level: Level) -> Block {
         let mut settings = self.settings.clone();
         if !self.graph.nodes.iter().all(|n| inrush_interp::knows(&n.op)) {
+            // The interpreter of graphs knows fewer operators than there are rows; the
+            // interpreter of loops is the reference then.
             settings.push("lowered".into());
         }
         match level {
@@ -88,6 +110,7 @@ impl Drawn {
         let block = self.block(level);
         let program = Program::Graph(self.graph.clone());
         let setup = crate::stages::Setup::of(crate::stages::caps(&block));
+        // A panic of the compiler is a failure of this graph, and shrinks like any other.
         let run = std::panic::AssertUnwindSafe(|| {
             run::agree(&program, &block, &setup)?;
             match level {

@@ -1,4 +1,9 @@
 //! Graphs that take ways of the engine and of kernels which few sizes, layouts and neighbours lead to.
+//!
+//! Each function aims at the condition of one algorithm: channel counts, image sides and strides
+//! are drawn from values that meet it or miss it narrowly. The values follow the conditions in
+//! `inrush-cpu`, `inrush-kernel` and `inrush-c`; if a condition changes there, `drawn-graphs
+//! --reach yes` says which way is no longer found.
 
 use super::make::Make;
 use super::windows::convolved;
@@ -12,6 +17,7 @@ pub(super) fn minimal(m: &mut Make) -> Option<ValueId> {
     let side = m.r.of(&[6, 8, 10, 12, 14, 16]);
     let x = m.channels_last(DType::F32, &[1, i, side, side]);
     let f = m.weight(DType::F32, &[o, i, 3, 3]);
+    // Stride and dilation 1: minimal filtering takes no other windows.
     convolved(m, [x, f], Arg::None, 1, 1, 1)
 }
 

@@ -1,4 +1,8 @@
 //! Examples of operator rows with other sizes, layouts and dtypes.
+//!
+//! This family covers operators that no other family names: each row of the table has an example,
+//! from which a call is drawn by changing one size wherever it occurs, the layouts of inputs, and
+//! in some graphs the dtype. A new row takes part without further work.
 
 use super::make::{Make, positional};
 use inrush_aten::example::example;
@@ -13,6 +17,8 @@ fn names() -> &'static [&'static str] {
     static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
     NAMES.get_or_init(|| {
         rows()
+            // Rows that draw random numbers have no result to compare, nor have those whose
+            // result is uninitialised memory (`empty`).
             .filter(|r| !r.draws() && !r.example.is_empty())
             .filter(|r| r.name.starts_with("aten.") && !r.name.contains("empty"))
             // They write their running statistics, which is a second kind of output.
@@ -23,10 +29,12 @@ fn names() -> &'static [&'static str] {
     })
 }
 
+/// Draws a call of a row; `None` if the changed sizes do not fit its other arguments.
 pub(super) fn row(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let op = m.r.of(names());
     let e = example(op).ok()?;
+    // Symbolic sizes of an example become 3.
     let number = |x: &inrush_expr::Expr| e.graph.exprs.eval(*x, &|_| Some(3)).ok();
     // One size of the example becomes another wherever it stands among the inputs.
     let mut change = BTreeMap::new();
@@ -48,6 +56,7 @@ pub(super) fn row(m: &mut Make) -> Option<ValueId> {
         change.insert(from, to);
     }
     let to = m.float();
+    // Ranges are for `f32`: near their ends a half could be rounded out of them.
     let other = m.r.odds(1, 3) && e.ranges.iter().all(|r| r.is_none());
     let mut values = BTreeMap::new();
     for (k, (dtype, sizes)) in shapes.iter().enumerate() {
@@ -86,6 +95,7 @@ pub(super) fn row(m: &mut Make) -> Option<ValueId> {
     let tensors: Vec<ValueId> = (outs.into_iter())
         .filter(|v| m.g.tensor(*v).is_ok())
         .collect();
+    // The first result is followed, the others are outputs.
     m.kept.extend(&tensors[1.min(tensors.len())..]);
     tensors.first().copied()
 }

@@ -1,4 +1,19 @@
 //! Makes a failing graph smaller.
+//!
+//! Greedy descent: of all candidates that are one step smaller, the first that still fails
+//! becomes the next graph, until none fails or the time is over.
+//!
+//! ```text
+//! steps, in this order      one output, an output less, an earlier node as the output
+//!                           a node's result as an input
+//!                           contiguous inputs, `f32` inputs, smaller sizes
+//!                           no offset, one thread
+//! ```
+//!
+//! Each step must make `weight` less, so the descent ends. A candidate must fail, but may fail
+//! differently: a second fault can take the place of the first, which the report shows by
+//! printing both messages. Types of results are inferred again where sizes or dtypes change;
+//! candidates that do not fit are dropped.
 
 use super::{Drawn, Level};
 use inrush_aten::decompose::result_types;
@@ -12,6 +27,8 @@ pub fn shrink(drawn: &Drawn, level: Level, time: Duration) -> Drawn {
     let end = Instant::now() + time;
     let mut best = drawn.clone();
     loop {
+        // Candidates are in an order that removes most first. One that fails is taken at once,
+        // and all are made anew for it.
         let mut smaller = None;
         for candidate in candidates(&best) {
             if Instant::now() > end {
@@ -52,6 +69,7 @@ fn weight(d: &Drawn) -> (usize, usize, i64, usize, usize) {
     )
 }
 
+/// Returns graphs that are one step from `d`, some of which may not be smaller.
 fn candidates(d: &Drawn) -> Vec<Drawn> {
     let g = &d.graph;
     let mut out = Vec::new();
@@ -71,6 +89,7 @@ fn candidates(d: &Drawn) -> Vec<Drawn> {
     }
     for n in g.nodes.iter().rev().skip(1) {
         for v in &n.outs {
+            // The graph ends at this node: what comes after it has no part in the failure.
             let mut early = g.clone();
             early.outputs.truncate(1);
             early.outputs[0].value = OutputValue::Value(*v);
@@ -86,6 +105,8 @@ fn candidates(d: &Drawn) -> Vec<Drawn> {
             let users = (cut.inputs.iter())
                 .filter(|i| matches!(i.kind, InputKind::User { .. }))
                 .count();
+            // The result keeps its type, strides included, and random contents take the place of
+            // computed ones.
             cut.inputs.push(inrush_graph::Input::new(
                 value,
                 InputKind::User { index: users },
@@ -124,6 +145,8 @@ fn candidates(d: &Drawn) -> Vec<Drawn> {
 }
 
 /// Without nodes and inputs that no output needs.
+/// Dead code elimination from the outputs, with indices of inputs and outputs closed up. Inputs
+/// that the call writes stay.
 fn pruned(mut g: Graph) -> Graph {
     let mut needed: BTreeSet<ValueId> = BTreeSet::new();
     for o in &g.outputs {
@@ -177,6 +200,7 @@ fn pruned(mut g: Graph) -> Graph {
     g
 }
 
+/// Adds the values of an argument.
 fn reads(a: &Arg, to: &mut BTreeSet<ValueId>) {
     match a {
         Arg::Value(v) => {
@@ -210,10 +234,13 @@ fn resized(g: &Graph) -> Vec<Graph> {
     }
     let mut out = Vec::new();
     for n in numbers.iter().rev() {
+        // Large steps first.
         for to in [1, 2, n / 2, n - 1] {
             if to < 1 || to >= *n {
                 continue;
             }
+            // A number among the arguments may be a size (`view`) or something else (a kernel's
+            // side): both readings are tried.
             for args in [false, true] {
                 out.extend(inferred(with_size(g, *n, to, args)));
             }
@@ -236,6 +263,7 @@ fn resized(g: &Graph) -> Vec<Graph> {
     out
 }
 
+/// Replaces a size in the types of all inputs, and in arguments if `args`.
 fn with_size(g: &Graph, from: i64, to: i64, args: bool) -> Graph {
     let mut g = g.clone();
     let (from, to) = (g.exprs.int(from), g.exprs.int(to));

@@ -1,4 +1,9 @@
 //! Which ways each level has, and the families of graphs that take those which few graphs take.
+//!
+//! `tally` counts each algorithm and strategy that a graph takes. `drawn-graphs --reach yes`
+//! fails unless each way of each level was taken at least once, so that a way whose condition
+//! became unreachable, or that no family leads to, is noticed. `family` names where to look for
+//! ways that few graphs take.
 
 use super::Level;
 use inrush_base::Isa;
@@ -21,6 +26,7 @@ const VECTORS: &[Way] = &[
 ];
 
 /// Ways that AVX-512 alone has.
+/// Only AVX-512 has tall tiles.
 const WIDEST: &[Way] = &[Way::GemmEven];
 
 /// Ways of block programs. Descriptors are made where they are asked for, which drawn graphs do not.

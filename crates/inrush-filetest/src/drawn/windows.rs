@@ -1,10 +1,15 @@
 //! Convolutions and pools, forward and backward.
+//!
+//! Sizes are drawn from the window outwards: kernel, stride, padding and dilation first, and then
+//! an image that gives a chosen number of results. Drawn the other way round most images would
+//! not fit, and results would rarely have the 8 or 16 pixels a row that vector code is made for.
 
 use super::make::Make;
 use inrush_base::DType;
 use inrush_graph::{Arg, ValueId};
 
 /// The window of a convolution of `dims` dimensions.
+/// One entry a spatial dimension in each list.
 struct Windows {
     kernel: Vec<i64>,
     stride: Vec<i64>,
@@ -13,8 +18,11 @@ struct Windows {
     image: Vec<i64>,
 }
 
+/// Draws a window. `dilated` is false for pools, whose gradients take no dilation.
 fn windows(m: &mut Make, dims: usize, dilated: bool) -> Windows {
+    // The interpreter visits each pixel of each window.
     let largest = [40, 18, 8][dims - 1];
+    // The same window along all dimensions, as in most models.
     let same = m.r.odds(3, 4);
     // Most windows of models are odd, centred, and leave nothing out.
     let usual = m.r.odds(3, 5);
@@ -58,6 +66,7 @@ fn windows(m: &mut Make, dims: usize, dilated: bool) -> Windows {
         } else {
             m.up_to(largest)
         };
+        // The window must fit into the padded image at least once.
         let image = image.max((k - 1) * dilation + 1 - 2 * pad);
         w.kernel.push(k);
         w.stride.push(step);
@@ -69,6 +78,7 @@ fn windows(m: &mut Make, dims: usize, dilated: bool) -> Windows {
 }
 
 /// Groups and channels a group.
+/// Returns groups, input channels of a group and output channels of a group.
 fn channels(m: &mut Make, depthwise: bool) -> (i64, i64, i64) {
     if depthwise {
         let all = if m.r.odds(2, 3) {
@@ -163,14 +173,17 @@ pub(super) fn convolved(
     m.one("aten.convolution.default", args)
 }
 
+/// Draws a convolution over groups of few or many channels.
 pub(super) fn dense(m: &mut Make) -> Option<ValueId> {
     convolution(m, false)
 }
 
+/// Draws a convolution with one input channel a group.
 pub(super) fn depthwise(m: &mut Make) -> Option<ValueId> {
     convolution(m, true)
 }
 
+/// Draws a convolution of 1 to 3 dimensions, transposed in a fifth of the draws.
 fn convolution(m: &mut Make, depthwise: bool) -> Option<ValueId> {
     let dims = m.r.of(&[1, 2, 2, 2, 2, 3]);
     let w = windows(m, dims, true);
@@ -195,6 +208,7 @@ fn convolution(m: &mut Make, depthwise: bool) -> Option<ValueId> {
     let extra: Vec<i64> = (w.stride.iter().zip(&w.dilation))
         .map(|(s, d)| {
             if transposed && m.r.odds(1, 3) {
+                // The output padding must be smaller than the stride or the dilation.
                 (s.max(d) - 1).min(1)
             } else {
                 0
@@ -215,6 +229,8 @@ fn convolution(m: &mut Make, depthwise: bool) -> Option<ValueId> {
     m.one("aten.convolution.default", args)
 }
 
+/// Draws the gradients of a convolution: of the weight always, of input and bias in half of the
+/// draws.
 pub(super) fn convolution_backward(m: &mut Make) -> Option<ValueId> {
     let dims = m.r.of(&[1, 2, 2, 2, 3]);
     let w = windows(m, dims, true);
@@ -230,6 +246,7 @@ pub(super) fn convolution_backward(m: &mut Make) -> Option<ValueId> {
         out.push((w.image[d] + 2 * w.padding[d] - span) / w.stride[d] + 1);
     }
     let (gradient, x) = (m.image(dtype, &out), m.image(dtype, &image));
+    // A pointwise operator in front may have converted one of them.
     if m.dtype(gradient) != dtype || m.dtype(x) != dtype {
         return None;
     }
@@ -257,10 +274,12 @@ pub(super) fn convolution_backward(m: &mut Make) -> Option<ValueId> {
     Some(outs[1])
 }
 
+/// Draws a maximum, average or adaptive pool.
 pub(super) fn pool(m: &mut Make) -> Option<ValueId> {
     let dims = m.r.of(&[1, 2, 2, 2, 3]);
     let mut w = windows(m, dims, false);
     for (p, k) in w.padding.iter_mut().zip(&w.kernel) {
+        // PyTorch refuses more padding than half of the kernel.
         *p = (*p).min(k / 2);
     }
     let sizes = [m.r.of(&[1, 2]), m.up_to(33)];
@@ -299,6 +318,8 @@ pub(super) fn pool(m: &mut Make) -> Option<ValueId> {
     }
 }
 
+/// Draws the gradient of a pool. The forward pool is in the graph too, as its positions or sizes
+/// are needed.
 pub(super) fn pool_backward(m: &mut Make) -> Option<ValueId> {
     let mut w = windows(m, 2, false);
     for (p, k) in w.padding.iter_mut().zip(&w.kernel) {
