@@ -1,4 +1,16 @@
 //! Compiled graphs as Python callables.
+//!
+//! A [`Compiled`] goes through up to three states, each entered once:
+//!
+//! ```text
+//! pending --finish--> ready            kernels are built; calls run the program
+//!    |
+//!    '----replace---> instead          the build failed; calls run the function that was captured
+//! ```
+//!
+//! With the option `later` the compiler returns in state pending, and the build goes on in a
+//! thread. The first call waits for it. The interpreter's lock is released while it waits, and
+//! signals are answered between two waits, so that Ctrl-C ends a long build.
 
 use crate::compile::{self, Outcome, Pending, Report, Settings, Tune};
 use crate::errors::raise;
@@ -17,18 +29,20 @@ use std::time::Instant;
 /// so that inputs can be freed during the call. It gives a tuple.
 #[pyclass(frozen, module = "inrush._native")]
 pub struct Compiled {
+    /// Set once the kernels are loaded. Read without a lock by every call.
     ready: OnceLock<(Runner, Report)>,
     /// What is being built. Never locked while the interpreter's lock is held.
     pending: Mutex<Option<Box<Pending>>>,
     /// What runs where that failed.
     instead: OnceLock<Py<PyAny>>,
-    /// Whether calls enter Python.
+    /// True if calls enter the interpreter: for a called operator or a step that only Python does.
     python: bool,
-    /// Threads that the user asked for.
+    /// Threads that the user asked for; `None` uses PyTorch's pool. Kept for `pickle`.
     threads: Option<usize>,
 }
 
 impl Compiled {
+    /// Wraps a graph whose machine code is loaded.
     pub fn new(runner: Runner, report: Report, threads: Option<usize>) -> Compiled {
         let python = runner.program.enters_interpreter();
         Compiled {
@@ -40,7 +54,7 @@ impl Compiled {
         }
     }
 
-    /// Whether there is nothing to wait for any more, after waiting a while.
+    /// Waits for the build for a bounded time. Returns false if it goes on.
     fn wait(&self) -> PyResult<bool> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have waited for it meanwhile, with or without success.
@@ -71,6 +85,8 @@ impl Compiled {
 }
 
 impl Compiled {
+    /// Calls the uncompiled function with the calling convention of this object: one list is
+    /// emptied and passed as separate arguments, and any sequence that comes back becomes a tuple.
     #[cold]
     fn run_instead<'py>(
         &self,
@@ -129,7 +145,7 @@ impl Compiled {
         let _ = self.instead.set(function);
     }
 
-    /// Whether calls may enter Python.
+    /// True if calls may enter Python.
     #[getter]
     fn enters_python(&self) -> bool {
         self.python
@@ -142,6 +158,8 @@ impl Compiled {
         let (runner, report) = this.ready(py)?;
         let bytes = serde_json::to_vec(&(&runner.program, report, this.threads))
             .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        // Operators are written by name and looked up again by `restore`. For every other object
+        // Python decides in what form, if any, it can be stored.
         let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
         let portable = py
             .import("inrush.autograd.aot_cache")?
@@ -210,6 +228,7 @@ pub fn compile_fx(
 ) -> PyResult<Compiled> {
     let mut settings = Settings::default();
     for (k, v) in options.iter().flat_map(|d| d.iter()) {
+        // None means "as by default", so that Python need not filter what the user left out.
         if v.is_none() {
             continue;
         }
@@ -272,6 +291,8 @@ pub fn restore(
             false => o.unbind(),
         });
     }
+    // The source is part of the program. A cache that was cleared, or another machine, builds
+    // again.
     let pool = compile::pool(py, threads)?;
     let (code, cached) = compile::load(py, &mut program, &pool)?;
     report.stages = vec![("restore".into(), start.elapsed())];

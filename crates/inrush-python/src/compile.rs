@@ -1,4 +1,20 @@
-//! From an FX graph to a callable: import, the compiler's stages, the C compiler, and what a call needs.
+//! From an FX graph to a callable: import, the compiler's stages, the C compiler, and what a call
+//! needs.
+//!
+//! ```text
+//! GraphModule --import--> Graph + Request --compile_sequence--> Sequence
+//!             --host_program--> HostProgram + objects --build, load--> Runner
+//! ```
+//!
+//! 1. *import* ([`fx::import`]) needs the interpreter. It gives the graph, and a [`Request`] that
+//!    says which nodes have to be called and which integers these calls take.
+//! 2. The stages (`inrush-compile`) run without the interpreter's lock. Their result is a sequence
+//!    of segments, views and called operators.
+//! 3. *bind* turns values into slots, FX nodes into argument templates, and integers into ids of
+//!    the size arithmetic. Python objects move into one list; the program names them by position,
+//!    so that it can be serialized.
+//! 4. *build* compiles C pieces or Triton kernels through a cache that is keyed by content. It runs
+//!    in a thread ([`Build`]), either awaited here or, with [`Settings::later`], by the first call.
 
 use crate::errors::raise;
 use crate::fx::{self, Imported, Source};
@@ -32,6 +48,7 @@ use std::time::{Duration, Instant};
 /// How a graph is compiled, from the user's options.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
+    /// Refuses graphs with operators that would be called instead of compiled.
     pub strict: bool,
     /// Nothing of the graph is kept for gradients.
     pub inference: bool,
@@ -72,12 +89,13 @@ pub enum Tune {
 /// What compiling did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Milliseconds by stage, in order; stages of several segments are added up.
+    /// Time by stage, in the order of their first run; several segments of one stage are added up.
     pub stages: Vec<(String, Duration)>,
     /// Kernels by what is fused in them.
     pub kernels: Vec<String>,
     /// Matrix products and convolutions.
     pub contractions: usize,
+    /// Compiled parts of the graph.
     pub segments: usize,
     /// Operators that a vendor's library does.
     #[serde(default)]
@@ -90,7 +108,7 @@ pub struct Report {
     pub untuned: bool,
     /// Called operators with the reason and the Python line.
     pub calls: Vec<(String, String, Option<String>)>,
-    /// Whether the machine code came from the cache; `None` when there is none.
+    /// True if the machine code came from the cache; `None` when there is none.
     pub cached: Option<bool>,
     /// Fusions that were refused.
     pub refusals: Vec<String>,
@@ -98,9 +116,12 @@ pub struct Report {
 
 /// Times the stages, and keeps their text where it is wanted.
 struct Watch {
+    /// Begin of the stage that runs.
     start: Instant,
     report: Report,
+    /// Text by stage; `None` unless a trace was asked for, since printing takes time.
     trace: Option<FxHashMap<&'static str, String>>,
+    /// Measures tiles; moved out when the stages are done.
     tuner: Option<Bench>,
 }
 
@@ -141,14 +162,16 @@ pub enum Outcome {
 /// A graph whose kernels are being built.
 pub struct Pending {
     pub program: HostProgram,
+    /// Constants and called operators, by the program's ids.
     objects: Vec<Py<PyAny>>,
     report: Report,
     pool: Arc<Pool>,
+    /// `None` if the graph has no kernels.
     build: Option<Build>,
 }
 
 impl Pending {
-    /// Whether all is built, after waiting a while.
+    /// Waits up to 50 ms, and returns true if all is built.
     pub fn is_built(&mut self) -> bool {
         self.build.as_mut().is_none_or(Build::is_done)
     }
@@ -184,11 +207,14 @@ pub fn compile(
         trace: settings.trace.is_some().then(FxHashMap::default),
         tuner: None,
     };
+    // The device decides which tensors the graph can hold, so it is found before the import.
     let place = Place::of(py, gm, settings)?;
     if settings.tune != Tune::Never {
         watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
     }
     let mut imported = fx::import(py, gm, place.device, place.gpu.is_some())?;
+    // Either way random operators are fixed before the stages run: they become calls, which advance
+    // PyTorch's generator as eager does, or read a seed that the first node draws.
     match settings.fallback_random {
         true => imported.call_draws(),
         false => imported.draw(),
@@ -238,6 +264,8 @@ pub fn compile(
         write_trace(dir, texts, place.gpu.is_some()).map_err(raise)?;
     }
     let mut sequence = sequence.map_err(raise)?;
+    // Kernels with several candidate tiles. Measuring at the first call pays off only if some of
+    // them were never measured on this device.
     let retiles = std::mem::take(&mut sequence.retiles);
     let unknown = watch.tuner.as_ref().map_or(0, |t| t.unknown);
     watch.report.refusals = sequence.refusals.lines();
@@ -251,7 +279,10 @@ pub fn compile(
     let (mut program, objects) =
         host_program(py, &imported, sequence, &caps, &place, settings, resolve)?;
     watch.add("bind", start.elapsed());
+    // Before the build: a library call that becomes a call from Python changes the program that is
+    // stored.
     Engine::adapt(py, &mut program)?;
+    // A call that tunes swaps kernels of a loaded engine, which a pending graph does not have.
     if settings.later && tuning.is_none() {
         let code = Code::of(py, &program)?;
         let build = code.map(Build::start).transpose().map_err(raise)?;
@@ -284,12 +315,15 @@ struct Place {
 }
 
 impl Place {
+    /// Finds the device of a graph. A preset takes the place of the device's own properties;
+    /// without `interpret` a graph of the CPU stays one.
     fn of(py: Python<'_>, gm: &Bound<'_, PyAny>, settings: &Settings) -> PyResult<Place> {
         let cpu = Place {
             device: None,
             gpu: None,
         };
         let preset = settings.gpu.as_deref();
+        // Builds of PyTorch without GPUs skip the scan of the graph.
         if preset.is_none() && !device::built(py)? {
             return Ok(cpu);
         }
@@ -305,7 +339,8 @@ impl Place {
         Ok(Place { device, gpu })
     }
 
-    /// What measures kernels; nothing where there is no GPU to measure on.
+    /// Returns what measures kernels, or `None` where there is no GPU to measure on. With
+    /// `known_only` it looks up earlier measurements and makes none.
     fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<Bench>> {
         let (Some(gpu), Some((_, target))) = (self.device, &self.gpu) else {
             return Ok(None);
@@ -326,7 +361,8 @@ impl Place {
     }
 }
 
-/// Machine code for a program, from the cache or built; and whether it was in the cache.
+/// Returns machine code for a program, built unless it is in the cache, and true if it was there.
+/// Waits for the build, and answers signals meanwhile.
 pub fn load(
     py: Python<'_>,
     program: &mut HostProgram,
@@ -346,7 +382,7 @@ pub fn load(
     py.detach(|| machine_code(program, pool, made))
 }
 
-/// Machine code for a program of what was built for it, if anything was; called without the interpreter's lock.
+/// Loads what was built for a program, if anything was. Called without the interpreter's lock.
 fn machine_code(
     program: &HostProgram,
     pool: &Arc<Pool>,
@@ -368,8 +404,8 @@ fn machine_code(
     Ok((MachineCode::Gpu(Box::new(engine)), cached))
 }
 
-/// What builds a graph's kernels, with all that it reads: found by the caller, since the environment that says where is not for
-/// threads to read.
+/// Everything that a background build needs. Collected by the caller, because reading the
+/// environment is not thread-safe.
 #[derive(Clone)]
 enum Code {
     /// C source.
@@ -393,7 +429,7 @@ enum Made {
 }
 
 impl Code {
-    /// Nothing where there are no kernels, or where they are interpreted.
+    /// Returns `None` where there are no kernels, or where they are interpreted.
     fn of(py: Python<'_>, program: &HostProgram) -> PyResult<Option<Code>> {
         if let Some(g) = &program.gpu {
             if !g.device.is_gpu() || g.kernels.is_empty() {
@@ -436,13 +472,16 @@ impl Code {
     }
 }
 
-/// A build at work in a thread of its own, so that who waits for it can answer signals. Its end is the end of the C compiler;
-/// kernels of Triton are built to their end.
+/// A build that runs in a thread of its own, so that its waiter can answer signals. Dropping it
+/// stops the C compiler; kernels of Triton are built to their end.
 struct Build {
     code: Code,
+    /// The process that started the thread. A fork inherits the memory but not the thread.
     process: u32,
+    /// Set by `drop`, polled by the wait for the C compiler.
     cancel: Cancel,
     done: Receiver<BuildResult>,
+    /// Received from the thread, until [`Build::result`] takes it.
     result: Option<BuildResult>,
 }
 
@@ -458,7 +497,7 @@ impl Build {
             .spawn(move || {
                 let start = Instant::now();
                 let built = own.build(&asked).map(|b| (b, start.elapsed()));
-                // Nobody may be waiting any more.
+                // The receiver may be gone: its graph was dropped.
                 let _ = tell.send(built);
             })
             .map_err(|e| Error::machine(format!("cannot start a thread: {e}")))?;
@@ -471,10 +510,11 @@ impl Build {
         })
     }
 
-    /// Whether it is done, after waiting for it a while.
+    /// Waits up to 50 ms, which bounds the delay of Ctrl-C, and returns true if the build is done.
     fn is_done(&mut self) -> bool {
         if self.result.is_none() && self.process != std::process::id() {
-            // A fork has no threads but the one that forked.
+            // A fork has no thread but the one that forked, so nothing would ever be sent. Build
+            // here.
             let start = Instant::now();
             let built = self.code.build(&Cancel::default());
             self.result = Some(built.map(|b| (b, start.elapsed())));
@@ -492,6 +532,7 @@ impl Build {
         self.result.is_some()
     }
 
+    /// Waits until the build is done, and returns what came of it.
     fn result(mut self) -> BuildResult {
         loop {
             if self.is_done() {
@@ -552,6 +593,8 @@ fn host_program(
     let mut r = Reader::new(py, imported, &ints, &mut slots, &mut objects)?;
     let mut inputs = Vec::new();
     let mut constants = Vec::new();
+    // Inputs of the graph are placeholders, then attributes in the order in which they were
+    // imported.
     let mut attributes = imported.constants.iter();
     for i in &graph.inputs {
         match i.kind {
@@ -563,6 +606,7 @@ fn host_program(
             }
         }
     }
+    // Steps after which symbols become known: sizes that depend on data.
     let binds_symbols: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
     let mut steps = Vec::new();
     let mut kernels = sequence.kernels;
@@ -587,6 +631,7 @@ fn host_program(
                 let outs = c.outs.iter().map(|v| r.slot(*v)).collect();
                 program::StepKind::Call(r.seed(outs, &place.name())?)
             }
+            // A Triton kernel of the user that can be launched without Python.
             What::Call(c) if c.reason == fx::kernels::NATIVE => {
                 let node = r.fx_node_of(&sequence.sources[c.node.index()], &c.op)?;
                 let node = node.ok_or_else(|| {
@@ -601,6 +646,7 @@ fn host_program(
                 let call = match r.fx_node_of(&sequence.sources[c.node.index()], &c.op)? {
                     Some(node) => {
                         let node = node.bind(py);
+                        // The caller may name another function to call for this node.
                         let target = match resolve {
                             Some(f) => f.call1((node,))?,
                             None => node.getattr("target")?,
@@ -616,6 +662,8 @@ fn host_program(
                         || sequence.layouts.iter().any(|(l, _)| *l == v)
                 };
                 let all = node.reads().chain(node.outs.first().copied()).all(held);
+                // PyTorch's C functions take tensors by handle, which skips the dispatch from
+                // Python.
                 let native = match place.gpu {
                     Some(_) if c.library && all => host::of_call(py, &c.op, &call, r.objects),
                     _ => None,
@@ -668,6 +716,8 @@ fn host_program(
     let gpu = match &place.gpu {
         None => None,
         Some((_, target)) => {
+            // Native steps make tensors of a slot from these; the CPU reads shapes from its tensors
+            // instead.
             let mut layouts = vec![None; slots.len()];
             for (v, l) in sequence.layouts {
                 if let Some(slot) = slots.get(&v) {
@@ -706,7 +756,8 @@ fn host_program(
     Ok((program, objects))
 }
 
-/// Adds a launch to those that run side by side: `mul_add * 2, sum`.
+/// Appends a kernel's title to a joined launch's line in the report, counting repetitions:
+/// `mul_add, sum` and `sum` give `mul_add, sum * 2`.
 fn beside(kernels: &mut String, title: &str) {
     let from = kernels.rfind(", ").map_or(0, |at| at + 2);
     let (last, times) = match kernels[from..].split_once(" * ") {
@@ -766,9 +817,10 @@ impl Source {
     }
 }
 
-/// The threads that all compiled graphs of the process share: those of PyTorch's own OpenMP runtime, so that there is one
-/// set of threads, of the size that `torch.set_num_threads` says. Threads of inrush's own where the user asks for a
-/// number, or where there is no such runtime.
+/// Returns the threads that all compiled graphs of the process share: those of PyTorch's own OpenMP
+/// runtime, so that there is one set of threads, of the size that `torch.set_num_threads` says. A
+/// second set would compete for the cores with the operators that are called in between. Threads of
+/// inrush's own where the user asks for a number, or where there is no such runtime.
 pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
     if threads.is_some() {
@@ -791,7 +843,8 @@ pub fn caps(threads: usize) -> Caps {
     caps
 }
 
-/// One file for each stage, `00-import.txt` and so on.
+/// Writes one file for each stage, `00-import.txt` and so on. Numbers are those of the list of
+/// stages, so that files sort in the order of the pipeline; stages that did not run leave gaps.
 fn write_trace(
     dir: &std::path::Path,
     texts: &FxHashMap<&'static str, String>,

@@ -1,4 +1,16 @@
 //! inrush's errors as Python exceptions: one class for each kind, under a common base.
+//!
+//! ```text
+//! RuntimeError
+//!   inrush.Error
+//!     InputError        the model, file or arguments
+//!     UnsupportedError  valid, not done yet
+//!     MachineError      compiler, cache, disk, memory
+//!     InternalError     a fault of inrush
+//! ```
+//!
+//! Errors of compiling are raised as these. An error inside a call is raised as eager raises it
+//! (`host::run::run_error`), because callers of the model catch eager's classes.
 
 use inrush_base::ErrorKind;
 use pyo3::create_exception;
@@ -42,8 +54,10 @@ pub fn raise(e: inrush_base::Error) -> PyErr {
     }
 }
 
-/// An index out of range. Some of PyTorch's operators raise an `IndexError` then, others a `RuntimeError`, and what is called
-/// in the end may be neither: this is both.
+/// Builds the exception for an index out of range. Some of PyTorch's operators raise `IndexError`,
+/// others `RuntimeError`, and a kernel fuses both sorts. The class derives from both, so that
+/// either `except` clause catches it. `create_exception!` takes one base, so the class is made at
+/// its first use.
 pub fn out_of_range(text: String) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     Python::attach(|py| {

@@ -1,4 +1,22 @@
 //! FX graphs of ATen operators, as AOTAutograd hands them to a compiler, to [`Graph`].
+//!
+//! One pass over the FX nodes, in their order. Each node becomes a [`Source`]: a value of the
+//! graph, or something that is known without one. Only operators become nodes of the graph:
+//!
+//! ```text
+//! FX                                        Graph
+//! x = placeholder                           input x: f32[s0, 4]
+//! n = sym_size.int(x, 0)                    (none: the source of n is the expression s0)
+//! p = aten.max.dim(x, 1)                    p.0, p.1 = aten.max.dim(x, 1, false)
+//! v = operator.getitem(p, 0)                (none: the source of v is p.0, which is renamed v)
+//! ```
+//!
+//! Values that the graph cannot hold do not stop the import. A tensor of another device, a complex or
+//! sparse one becomes an opaque value; a call with an unusual argument is marked with the reason,
+//! and later made through its FX node. The side tables of [`Imported`] keep the way back to FX.
+//!
+//! Each attribute of a Python object costs a call into the interpreter. So what repeats is looked
+//! up by identity: targets, symbols, lines of stack traces.
 
 mod args;
 mod device;
@@ -27,7 +45,7 @@ use symbols::Symbols;
 use target::{Role, Target};
 use types::Names;
 
-/// As [`Symbols::expressible`].
+/// Returns true if an expression of sizes represents a SymInt: see [`Symbols::expressible`].
 pub fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
     Symbols::expressible(size)
 }
@@ -50,9 +68,11 @@ pub struct Imported {
 
 /// What an FX node's value is.
 pub enum Source {
+    /// A value of the graph: an input, or a result of a node.
     Value(ValueId),
     /// An integer that is known from sizes and integer inputs, or is a symbol that a node or a tensor defines.
     Int(Expr),
+    /// A float whose value is part of the trace.
     Float(f64),
     Bool(bool),
     None,
@@ -68,7 +88,10 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
 }
 
 /// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are
-/// values that only PyTorch can hold.
+/// values that only PyTorch can hold. `gpu` is true for kernels of a GPU, interpreted ones too.
+///
+/// # Errors `Unsupported` for FX nodes other than functions, placeholders and attributes
+/// (`call_module`, say), and for outputs that are neither values nor numbers.
 pub fn import<'py>(
     py: Python<'py>,
     gm: &Bound<'py, PyAny>,
@@ -132,14 +155,17 @@ impl Imported {
 
 struct Importer<'py> {
     names: &'static Names,
+    /// The GPU whose tensors are the graph's; `None` for the CPU.
     device: Option<Device>,
     /// Results that nothing reads are nothing: what an operator gives there differs between devices.
     gpu: bool,
-    /// What is described is an input or an attribute, no result.
+    /// True while an input or attribute is described, false for a result. An input that is a scalar
+    /// tensor of the host may join a graph on a GPU.
     given: bool,
     gm: Bound<'py, PyAny>,
     out: Imported,
     symbols: Symbols,
+    /// Ids by the text of a line.
     lines: FxHashMap<String, LineId>,
     /// Lines by the identity of the stack trace's string, which nodes of one line share.
     traces: FxHashMap<usize, LineId>,
@@ -150,6 +176,7 @@ struct Importer<'py> {
 }
 
 impl<'py> Importer<'py> {
+    /// Imports one node, and records its source.
     fn fx_node(&mut self, node: &Bound<'py, PyAny>) -> PyResult<()> {
         let py = node.py();
         let op = node.getattr(intern!(py, "op"))?;
@@ -190,6 +217,8 @@ impl<'py> Importer<'py> {
         Ok(source)
     }
 
+    /// Imports an attribute of the module. A tensor becomes an input of kind constant, once for
+    /// each name.
     fn attribute(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let py = node.py();
         let target = node.getattr(intern!(py, "target"))?;
@@ -218,13 +247,15 @@ impl<'py> Importer<'py> {
         Ok(Source::Value(value))
     }
 
-    /// Whether a node tells where a tensor begins that was cut by numbers which are read from data: no size says that.
+    /// Returns true if a node reads the storage offset of a tensor that was cut at an index read
+    /// from data. No size determines it, so the node stays and its call defines the symbol.
     fn reads_data(&self, target: &Target, source: &Source) -> bool {
         let x = &self.out.graph.exprs;
         &*target.name == inrush_aten::props::STORAGE_OFFSET
             && matches!(source, Source::Int(e) if x.as_sym(*e).is_some_and(|s| x.sym_info(s).kind == SymKind::Unbacked))
     }
 
+    /// Imports a call. Items of known lists, and integers that sizes determine, need no node.
     fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let py = node.py();
         let callee = node.getattr(intern!(py, "target"))?;
@@ -265,12 +296,14 @@ impl<'py> Importer<'py> {
             }
             None => Source::None,
         };
+        // Nested lists are not looked into: their items are read by chains of `getitem`.
         let flat = matches!(&source, Source::List(l)
             if l.len() == outs.len() && !l.iter().any(|s| matches!(s, Source::List(_))));
         if self.gpu && flat {
             self.drop_unread(node, &outs)?;
         }
         let mut op = target.name.to_string();
+        // Names tell most operators apart without their schema, which is slow to read.
         let pure = target.role == Role::Operator && may_write(&op) && !is_mutable(&callee)?;
         if let Some((name, reason)) = own {
             (op, why) = (name, Some(reason));
@@ -288,7 +321,8 @@ impl<'py> Importer<'py> {
         Ok(source)
     }
 
-    /// Results of which nobody takes the item have no type.
+    /// Takes the type from results whose item no node reads. Operators
+    /// give other values there on other devices, and a kernel need not compute them.
     fn drop_unread(&mut self, node: &Bound<'py, PyAny>, outs: &[ValueId]) -> PyResult<()> {
         let py = node.py();
         let mut read = vec![false; outs.len()];
@@ -351,6 +385,7 @@ impl<'py> Importer<'py> {
                 }
             }
         }
+        // A function without a schema may do anything with its arguments.
         if target.role == Role::Other {
             why = Some(match target.name.starts_with("higher_order.") {
                 true => "a higher-order operator".to_string(),
@@ -367,6 +402,7 @@ impl<'py> Importer<'py> {
         Ok((given.into_iter().map(|a| a.arg).collect(), why))
     }
 
+    /// Returns the Python line of a node: the innermost frame of its stack trace.
     fn line(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Option<LineId>> {
         let Some(trace) = meta(node, intern!(node.py(), "stack_trace"))? else {
             return Ok(None);
@@ -405,6 +441,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
+    /// Returns an output. An integer that depends on sizes gets a value, since outputs hold no
+    /// expressions.
     fn output(&mut self, o: &Bound<'py, PyAny>) -> PyResult<OutputValue> {
         Ok(match self.arg(o, 0)? {
             Some(Arg::None) => OutputValue::None,

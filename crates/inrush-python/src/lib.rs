@@ -1,20 +1,30 @@
 //! The Python module `inrush._native`.
 //!
 //! ```text
-//! fx        FX GraphModule -> Graph, beside it what the graph cannot hold: FX nodes, attributes, lists
-//!   target  what is called: names of operators and functions, remembered by identity
-//!   types   metadata of values -> types
-//!   sympy   SymInt -> expressions, ranges, hints
-//!   args    Python arguments -> arguments of the graph
-//! compile   the stages, the C compiler, and what a call needs -> HostProgram, Runner
-//! host      calls in this process, on CPUs and (by `inrush-host`) on GPUs
-//! callable  the Python object that is called
-//! overlap   whether tensors share memory, for guards
-//! package   exported programs, compiled ahead of time and loaded
-//! errors    inrush's errors as Python exceptions
+//! fx         FX GraphModule -> Graph, and what the graph cannot hold: FX nodes, attributes, lists
+//!   device   the GPU that most tensors are on
+//!   target   called functions: names of operators, memoized by identity
+//!   types    metadata of values -> types
+//!   symbols  SymInt -> expressions, ranges, hints
+//!   args     Python arguments -> arguments of the graph
+//!   results  metadata of results -> values, items of lists
+//!   kernels  Triton kernels of the user -> launches
+//! compile    the stages, the C compiler, and what a call needs -> HostProgram, Runner
+//! host       calls in this process, on CPUs and (by `inrush-host`) on GPUs
+//! callable   the Python object that is called
+//! overlap    aliasing of tensors, for guards
+//! package    exported programs, compiled ahead of time and loaded
+//! errors     inrush's errors as Python exceptions
 //! ```
 //!
-//! Nothing of libtorch is linked; PyTorch's Python objects are reached through the interpreter.
+//! The module does not link libtorch. Compiling reaches PyTorch's objects through the interpreter;
+//! calls use its stable C functions, which `host/shim.rs` looks up in the running process. One
+//! binary therefore serves several releases of PyTorch.
+//!
+//! Lock discipline: stages, builds and native steps run without the interpreter's lock
+//! (`Python::detach`). A thread that holds that lock never blocks on a mutex whose owner may want
+//! it: `Compiled::pending` is locked by detached threads only, the table of targets is never locked
+//! while Python runs, and graphs that are captured are taken by `try_lock`.
 
 mod callable;
 mod compile;
@@ -62,13 +72,15 @@ mod _native {
         inrush_runtime::cache::Cache::default_dir()
     }
 
-    /// Whether an expression of sizes says what a SymInt is; another has to be computed by a node of the graph.
+    /// Returns true if an expression of sizes can represent a SymInt. Any other has to be computed
+    /// by a node of the graph.
     #[pyfunction]
     fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
         fx::expressible(size)
     }
 
-    /// Whether the bytes that some two of these tensors span overlap. All are strided, and neither fake nor wrappers.
+    /// Returns true if the bytes that some two of these tensors span overlap. All are strided, and
+    /// neither fake nor wrappers.
     #[pyfunction]
     fn overlaps(tensors: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<bool> {
         overlap::overlaps(tensors)

@@ -1,4 +1,7 @@
 //! Packages: an exported program compiled ahead of time, and loaded as a callable of this process.
+//!
+//! A package holds one program, its shared object and its weights. A host program is therefore a
+//! single segment without calls, and PyTorch is needed for its tensors only.
 
 use crate::callable::Compiled;
 use crate::compile::{self, Report};
@@ -27,6 +30,7 @@ pub fn compile_package(
         .map_err(raise)
 }
 
+/// Compiles and writes a package. Runs without the interpreter's lock.
 fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     let isa = match target {
         "native" => inrush_cpu::detect(),
@@ -38,10 +42,13 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let caps = Caps {
+        // The instruction set is the target's, vector functions are those of this machine's C
+        // library.
         vector_math: compile::caps(threads).vector_math,
         ..Caps::cpu(isa, threads)
     };
     let mut model = inrush_torch::open(archive)?;
+    // Weights are views of the mapped archive. Ranges are checked once, before anything reads them.
     model.weights.check()?;
     let options = Options {
         pieces: threads.min(8),
@@ -49,6 +56,7 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
         verify: inrush_runtime::verify_is_asked_for(),
         ..Options::default()
     };
+    // The graph is consumed; the weights of the model are still needed for the package.
     let graph = std::mem::take(&mut model.graph);
     let compiled = inrush_compile::compile(graph, &caps, &options, &mut ())?;
     let host = Target {

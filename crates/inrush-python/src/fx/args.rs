@@ -1,4 +1,9 @@
 //! Python arguments as arguments of the graph.
+//!
+//! The graph holds what operators' schemas name: values, integers, floats, flags, strings, dtypes,
+//! formats, and flat lists of one kind. For anything else (slices, dicts, subgraphs, mixed lists)
+//! the call is made through its FX node, and the graph's node keeps only the values inside the
+//! argument. These keep dependencies and lifetimes right.
 
 use super::types::is_exactly;
 use super::{Importer, Source, key, name_of, what};
@@ -22,6 +27,7 @@ impl<'py> Importer<'py> {
         if a.is_none() {
             return Ok(Some(Arg::None));
         }
+        // Before integers: `bool` derives from `int`.
         if a.is_instance_of::<PyBool>() {
             return Ok(Some(Arg::Bool(a.extract()?)));
         }
@@ -64,6 +70,7 @@ impl<'py> Importer<'py> {
         Ok(None)
     }
 
+    /// Returns a list as one argument; `None` if the graph cannot hold an item or the mixture.
     fn list(
         &mut self,
         items: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
@@ -82,7 +89,8 @@ impl<'py> Importer<'py> {
         Ok(join(args, &|e| self.out.graph.exprs.as_int(e)))
     }
 
-    /// What is left of an argument that the graph cannot hold: the values in it, so that they stay alive.
+    /// Reduces an argument that the graph cannot hold to the values in it, so that these stay
+    /// alive.
     pub(super) fn loose(&mut self, a: &Bound<'py, PyAny>, name: &str) -> PyResult<NamedArg> {
         let mut values = Vec::new();
         self.values_in(a, &mut values, 0)?;
@@ -99,6 +107,7 @@ impl<'py> Importer<'py> {
         })
     }
 
+    /// Collects the values in an argument, also in dicts and slices.
     fn values_in(
         &self,
         a: &Bound<'py, PyAny>,
@@ -165,7 +174,8 @@ fn held(source: &Source) -> Option<Arg> {
     })
 }
 
-/// A list of one kind of argument.
+/// Joins items to a list of one kind; `None` for other mixtures. An empty list counts as one of
+/// integers, and an integer constant among floats is converted. `constant` evaluates an expression.
 fn join(items: Vec<Arg>, constant: &dyn Fn(Expr) -> Option<i64>) -> Option<Arg> {
     let all = |f: fn(&Arg) -> bool| items.iter().all(f);
     if all(|a| matches!(a, Arg::Int(_))) {

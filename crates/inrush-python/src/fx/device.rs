@@ -34,6 +34,8 @@ pub fn device(py: Python<'_>, gm: &Bound<'_, PyAny>) -> PyResult<Option<Device>>
             note(&val)?;
         }
     }
+    // Ties go to the lowest kind and index, hence the reversed order: `max` takes the greatest
+    // pair.
     let most = (count.into_iter())
         .filter_map(|(device, n)| Some((n, std::cmp::Reverse(device?))))
         .max();

@@ -1,4 +1,15 @@
-//! Triton kernels that users write: calls of `inrush.triton.user_kernels.launch`, which stand for launches.
+//! Triton kernels that users write: calls of `inrush.triton.user_kernels.launch`, which stand for
+//! launches.
+//!
+//! The call's first argument is an object that Python prepared: the kernel's source, and a
+//! specialized form (`native`) where signature and constants are known. With the latter, the launch
+//! becomes a step that needs no interpreter:
+//!
+//! ```text
+//! launch(kernel, (x, y), (n,), (grid,))  ->  UserKernel { kernel: 3, grid, arguments: [x, y, n] }
+//! ```
+//!
+//! Without it the operator is called from Python, and the object says why.
 
 use crate::errors::raise;
 use crate::host::call::Reader;
@@ -14,7 +25,8 @@ pub const LAUNCH: &str = "inrush.triton.user_kernels.launch";
 /// Why a kernel that is launched like any other is no part of a segment.
 pub const NATIVE: &str = "a Triton kernel of the user's";
 
-/// The operator's name and why it stands by itself.
+/// Returns the operator's name, and the reason for which no segment contains it: [`NATIVE`] for a
+/// launch without Python, else what Python says.
 pub fn describe(args: &Bound<'_, PyTuple>, gpu: bool) -> PyResult<(String, String)> {
     let py = args.py();
     let kernel = args.get_item(0)?;
@@ -30,7 +42,7 @@ pub fn describe(args: &Bound<'_, PyTuple>, gpu: bool) -> PyResult<(String, Strin
     Ok((format!("{USER_KERNEL}{name}"), reason))
 }
 
-/// The launch of an FX node. The kernel is added to `kernels` unless it is there.
+/// Builds the launch of an FX node. Adds the kernel to `kernels` unless an equal one is there.
 pub fn launch<'py>(
     reader: &mut Reader<'_, 'py>,
     node: &Bound<'py, PyAny>,
@@ -62,6 +74,7 @@ pub fn launch<'py>(
         debug: false,
         text,
     };
+    // Equal but for the symbol, which is chosen below: it is copied from each candidate first.
     let at = kernels.iter().position(|k| {
         kernel.symbol.clone_from(&k.symbol);
         *k == kernel
@@ -121,7 +134,8 @@ pub fn launch<'py>(
     })
 }
 
-/// A number that is known.
+/// Returns a number whose value is part of the trace. Booleans come first, since Python counts them
+/// among the integers.
 fn constant(value: &Bound<'_, PyAny>) -> PyResult<Argument> {
     if value.is_instance_of::<PyBool>() {
         return Ok(Argument::Int(i64::from(value.extract::<bool>()?)));

@@ -23,7 +23,8 @@ impl<'py> Importer<'py> {
         Ok((v, source.unwrap_or(Source::Value(v))))
     }
 
-    /// Type of a value and, for numbers, what it stands for.
+    /// Returns the type of a value and, for numbers that are known, its source. The order of the
+    /// tests matters: a Python bool is an int as well.
     fn describe(&mut self, val: &Bound<'py, PyAny>) -> PyResult<(Type, Option<Source>)> {
         let names = self.names;
         if names.is_tensor(val)? {
@@ -70,6 +71,8 @@ impl<'py> Importer<'py> {
         depth: usize,
     ) -> PyResult<Source> {
         if val.is_none() {
+            // A place in a list counts as a result even if it is empty, so that positions agree
+            // with eager.
             if depth > 0 {
                 outs.push(self.out.graph.add_value(name, Type::None));
             }
@@ -97,8 +100,8 @@ impl<'py> Importer<'py> {
         Ok(source)
     }
 
-    /// What `node[k]` of a call's results is; `None` when it is no constant position in a known list. The value takes the
-    /// name of the node that reads it first.
+    /// Returns the source of `node[k]`; `None` when it is no constant position in a known list. The
+    /// value takes the name of the node that reads it first.
     pub(super) fn item(
         &mut self,
         node: &Bound<'py, PyAny>,
@@ -128,7 +131,8 @@ impl<'py> Importer<'py> {
         Ok(Some(source))
     }
 
-    /// The source of an integer whose value follows from sizes; such a node is dropped.
+    /// Returns the source of a number whose value follows from sizes, so that its node is dropped.
+    /// `None` keeps the node, which then defines the symbol.
     pub(super) fn known_integer(&mut self, val: &Bound<'py, PyAny>) -> PyResult<Option<Source>> {
         if is_exactly(val, &self.names.sym_int) {
             let e = self.symbols.known(&self.out.graph.exprs, val)?;

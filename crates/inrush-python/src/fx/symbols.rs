@@ -1,4 +1,19 @@
 //! Symbolic integers: sympy's objects are walked, each once, and become expressions.
+//!
+//! A SymInt holds a sympy expression over symbols of a ShapeEnv. [`Symbols::int`] translates it to
+//! the compiler's expressions; ranges and hints come along from the ShapeEnv. What has no
+//! translation (a rounded float, an integer root) becomes a fresh unbacked symbol `data0`, `data1`,
+//! ...:
+//!
+//! ```text
+//! s0 * 2 + 1             ->  2*s0 + 1
+//! FloorDiv(s0, 8)        ->  s0 // 8
+//! 4 * Trunc(s0 * 0.3)    ->  4 * data0       data0 is computed by a called node
+//! ```
+//!
+//! Such a symbol stands for the largest subexpression without a translation, so that sums and
+//! products of it can still be compared. Equal sympy expressions share one symbol. The first FX
+//! node whose result it is computes it ([`Symbols::known`]), and later ones are read from it.
 
 use super::{key, what};
 use crate::errors::raise;
@@ -10,7 +25,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
-/// Nesting that is accepted.
+/// Nesting of sympy expressions that is accepted; bounds the recursion.
 const MAX_DEPTH: usize = 128;
 
 /// What sympy's objects stand for in one import.
@@ -27,13 +42,15 @@ pub struct Symbols {
     env: Option<Env>,
 }
 
+/// A symbol for an integer without a translation.
 struct Made {
+    /// An unbacked symbol of the graph.
     symbol: Expr,
     /// A node that computes it was met.
     defined: bool,
 }
 
-/// What the ShapeEnv knows of symbols.
+/// Ranges and hints of symbols, read from the ShapeEnv of the first SymInt.
 struct Env {
     ranges: Py<PyDict>,
     hints: Py<PyDict>,
@@ -45,6 +62,7 @@ impl Symbols {
         let py = val.py();
         let node = val.getattr(intern!(py, "node"))?;
         let Some(raw) = node.getattr_opt(intern!(py, "_expr"))? else {
+            // Nested integers have a node without an expression.
             let constant = match node.getattr_opt(intern!(py, "maybe_as_int"))? {
                 Some(f) => f.call0()?.extract::<Option<i64>>()?,
                 None => None,
@@ -72,7 +90,7 @@ impl Symbols {
         Ok(Some(e))
     }
 
-    /// Whether an expression says what a SymInt is, so that no node has to compute it.
+    /// Returns true if an expression represents a SymInt, so that no node has to compute it.
     pub fn expressible(val: &Bound<'_, PyAny>) -> PyResult<bool> {
         let mut own = Symbols::default();
         let e = own.int(&Exprs::new(), val)?;
@@ -92,6 +110,7 @@ impl Symbols {
         })
     }
 
+    /// Translates an expression, or makes a symbol of it as a whole.
     fn expression(&mut self, x: &Exprs, expr: &Bound<'_, PyAny>) -> PyResult<Expr> {
         let value = self.walk(x, expr, 0)?;
         match value.and_then(|v| Sympy { exprs: x }.int(v, "a size")) {
@@ -174,6 +193,7 @@ impl Symbols {
         }
     }
 
+    /// Returns the expression of a sympy symbol; defines it at its first occurrence.
     fn symbol(&self, x: &Exprs, symbol: &Bound<'_, PyAny>) -> PyResult<Result<Value>> {
         let py = symbol.py();
         let name = symbol

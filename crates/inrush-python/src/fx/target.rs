@@ -1,4 +1,9 @@
-//! What FX nodes call. Targets are few and live as long as the process, so that each is looked at once.
+//! Functions that FX nodes call. They are few and live as long as the process, so that each is looked at
+//! once.
+//!
+//! The name of a target decides what happens to its node. Operators have the dispatcher's name
+//! (`aten.add.Tensor`). Python's functions on sizes get the prefix `sym.`, under which the compiler
+//! knows them. All other functions keep their module's name and can only be called.
 
 use super::key;
 use super::types::Names;
@@ -13,9 +18,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Target {
     /// `aten.add.Tensor`, `sym.floordiv`, `higher_order.cond`.
     pub name: Arc<str>,
+    /// How the importer treats a node with this target.
     pub role: Role,
 }
 
+/// The treatment of a called function.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Role {
     /// An overload of a dispatcher operator.
@@ -32,6 +39,7 @@ pub enum Role {
 static KNOWN: Mutex<Option<FxHashMap<usize, (Target, Py<PyAny>)>>> = Mutex::new(None);
 
 impl Target {
+    /// Returns the description of a target, memoized by identity.
     pub fn of(names: &Names, target: &Bound<'_, PyAny>) -> PyResult<Target> {
         // The lock is never held while Python runs.
         let known = |k: usize| {
@@ -47,6 +55,7 @@ impl Target {
         Ok(new)
     }
 
+    /// Finds name and role from the Python object.
     fn inspect(names: &Names, target: &Bound<'_, PyAny>) -> PyResult<Target> {
         let py = target.py();
         let make = |name: &str, role| Target {

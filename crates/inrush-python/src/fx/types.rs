@@ -1,4 +1,8 @@
 //! Metadata of values (fake tensors, symbolic numbers) as types.
+//!
+//! A tensor is the graph's if it is strided, real, of a known dtype, and on the graph's device.
+//! Every other one is [`Type::Opaque`] with a description for messages: calls pass it on, kernels
+//! never see it.
 
 use super::{Importer, key, what};
 use inrush_base::{DType, DTypeClass};
@@ -11,16 +15,20 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
-/// PyTorch's classes and singletons, looked up once.
+/// PyTorch's classes and singletons, looked up once. The maps are by identity ([`key`]): dtypes and
+/// memory formats are singletons, which is faster than a comparison by name.
 pub struct Names {
+    /// `torch.fx.Node`.
     pub node: Py<PyAny>,
     pub tensor: Py<PyAny>,
+    /// `FakeTensor`, the metadata of nearly all values. Tested by exact class first.
     pub fake: Py<PyAny>,
     pub sym_int: Py<PyAny>,
     pub sym_float: Py<PyAny>,
     pub sym_bool: Py<PyAny>,
     pub overload: Py<PyAny>,
     pub higher_order: Py<PyAny>,
+    /// The layout `torch.strided`; sparse tensors have others.
     strided: Py<PyAny>,
     pub device: Py<PyAny>,
     pub layout: Py<PyAny>,
@@ -76,12 +84,13 @@ impl Names {
         object.get_type_ptr() as usize == self.node.as_ptr() as usize
     }
 
+    /// Returns true for tensors, fake, real or of a subclass.
     pub fn is_tensor(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(is_exactly(object, &self.fake) || object.is_instance(self.tensor.bind(object.py()))?)
     }
 }
 
-/// Whether `object` is an instance of `class` itself, not of a subclass.
+/// Returns true if `object` is an instance of `class` itself, not of a subclass.
 pub fn is_exactly(object: &Bound<'_, PyAny>, class: &Py<PyAny>) -> bool {
     object.get_type_ptr() as usize == class.as_ptr() as usize
 }

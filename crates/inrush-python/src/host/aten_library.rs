@@ -1,6 +1,12 @@
 //! PyTorch's C functions for what libraries do best: products, convolutions, attention.
 //!
-//! They are those of the generated C shims; where one is missing, its operator is called from Python.
+//! They are those of the generated C shims; where one is missing, its operator is called
+//! from Python. [`of_call`] recognizes a called operator while compiling, when its numbers are
+//! constants. [`Functions::call`] makes the call later without the interpreter: handles of tensors
+//! go in, and handles of new tensors come out.
+//!
+//! Results keep the positions of the operator's schema. Attention returns nine values, two of which
+//! (4 and 5, the longest sequences) are integers that no graph reads: they are written to locals.
 
 use super::shim::{Handle, library as find};
 use inrush_host::devices;
@@ -8,13 +14,18 @@ use inrush_host::program::{Call, Device, Library, LibraryOp, Template};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+/// A return code; 0 for success. The text of an error goes to stderr only.
 type Rc = i32;
 /// An optional tensor: null, or where its handle stands.
 type Maybe = *const Handle;
+/// Where a function stores the handle of a new tensor.
 type Out = *mut Handle;
+/// An optional number; null for the operator's own default.
 type Scale = *const f64;
 
+/// `out = product(a, b)`.
 type Two = unsafe extern "C" fn(Handle, Handle, Handle) -> Rc;
+/// `out = beta * bias + alpha * product(a, b)`.
 type Three = unsafe extern "C" fn(Handle, Handle, Handle, Handle, f64, f64) -> Rc;
 type Convolution = unsafe extern "C" fn(
     Handle,
@@ -161,7 +172,7 @@ pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions>
 }
 
 impl Functions {
-    /// Whether the operator can be called.
+    /// Returns true if this PyTorch has the operator's function.
     pub fn has(&self, op: &LibraryOp) -> bool {
         match op {
             LibraryOp::Mm => self.mm.is_some(),
@@ -356,8 +367,10 @@ struct Arguments<'a, 'py> {
     objects: &'a [Py<PyAny>],
 }
 
-/// A number of PyTorch's schema, `None` where it was left out or is no constant.
+/// Readers of arguments. `k` is the position in the schema and `name` the keyword. Each returns
+/// `None` if the argument is no constant of the type: then the operator is called from Python.
 impl Arguments<'_, '_> {
+    /// Returns an argument by position, else by name; `None` where it was left out.
     fn get(&self, k: usize, name: &str) -> Option<&Template> {
         (self.call.args.get(k)).or_else(|| {
             let named = self.call.kwargs.iter().find(|(n, _)| n == name);
@@ -372,7 +385,7 @@ impl Arguments<'_, '_> {
         }
     }
 
-    /// A tensor that must be there.
+    /// Returns the slot of a tensor that must be there.
     fn tensor(&self, k: usize, name: &str) -> Option<Option<usize>> {
         match self.get(k, name)? {
             Template::Slot(s) => Some(Some(*s)),
@@ -431,8 +444,9 @@ impl Arguments<'_, '_> {
     }
 }
 
-/// A called operator as a library call, where there is one and its arguments are constants but for tensors. `floats` tells
-/// whether the operator's values are of a type that the libraries take.
+/// Returns a called operator as a library call, if there is a function for it and its arguments are
+/// constants but for tensors. The call itself is kept for a PyTorch without the function, and for
+/// the exception that a failure raises. The caller has checked that all tensors have layouts.
 pub fn of_call(py: Python<'_>, op: &str, call: &Call, objects: &[Py<PyAny>]) -> Option<Library> {
     let a = Arguments { py, call, objects };
     let (op, inputs) = match op {

@@ -1,4 +1,14 @@
-//! Called operators: from an FX node to a [`Call`] with a template of its arguments, and the call itself.
+//! Called operators: from an FX node to a [`Call`] with a template of its arguments, and the call
+//! itself.
+//!
+//! A template is the tree of an FX node's arguments with values replaced by slots, symbolic
+//! integers by ids of the size arithmetic, and all else by positions in the list of objects:
+//!
+//! ```text
+//! aten.cat.default([x, y], s0 - 1)  ->  List[Slot 0, Slot 1], Size 3
+//! ```
+//!
+//! It contains no Python object, so it can be stored; a call builds the arguments from it anew.
 
 use crate::errors::raise;
 use crate::fx::{Imported, Source, key};
@@ -16,6 +26,7 @@ use rustc_hash::FxHashMap;
 const MAX_DEPTH: usize = 32;
 
 /// Values of a call by slot, its sizes, and the graph's objects.
+/// The state of a call that templates are filled from.
 pub trait Frame {
     fn slot(&self, slot: usize) -> Option<&Py<PyAny>>;
     fn size(&self, id: SizeId) -> PyResult<i64>;
@@ -23,13 +34,16 @@ pub trait Frame {
     fn set(&mut self, slot: usize, value: Py<PyAny>);
 }
 
-/// Reads FX nodes as calls.
+/// Reads FX nodes as calls. Slots are numbered in the order in which values are first asked for.
 pub struct Reader<'a, 'py> {
     fx_node: Bound<'py, PyAny>,
     sym_int: Bound<'py, PyAny>,
     pub imported: &'a Imported,
+    /// Lines of the size arithmetic that were asked for in the request.
     pub ints: &'a FxHashMap<Expr, SizeId>,
+    /// Slots so far, by value.
     pub slots: &'a mut FxHashMap<ValueId, usize>,
+    /// Objects of the program so far; an id is a position. Equal objects are not merged.
     pub objects: &'a mut Vec<Py<PyAny>>,
     /// Operands that the call which is read takes instead of those that its FX node names.
     pub instead: Vec<(ValueId, ValueId)>,
@@ -54,7 +68,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
-    /// The slot of a value.
+    /// Returns the slot of a value, a new one at the first request.
     pub fn slot(&mut self, v: ValueId) -> usize {
         let next = self.slots.len();
         *self.slots.entry(v).or_insert(next)
@@ -97,6 +111,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             target: self.hold(target.unbind()),
             args,
             kwargs,
+            // Metadata decides: an operator that returns one tensor must not be iterated over.
             unpack: val.is_instance_of::<PyTuple>() || val.is_instance_of::<PyList>(),
             outs,
         })
@@ -142,7 +157,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         Template::Constant(self.hold(object))
     }
 
-    /// What an FX node stands for.
+    /// Returns the template of what an FX node stands for. Operands that a pass replaced come from
+    /// [`Reader::instead`].
     fn source(&mut self, py: Python<'py>, source: &Source) -> PyResult<Template> {
         Ok(match source {
             Source::Value(v) => {
@@ -170,6 +186,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
+    /// Returns the template of an argument.
     fn read(&mut self, a: &Bound<'py, PyAny>, depth: usize) -> PyResult<Template> {
         if depth > MAX_DEPTH {
             return Err(PyRecursionError::new_err(
@@ -214,6 +231,9 @@ impl<'a, 'py> Reader<'a, 'py> {
 }
 
 /// Calls the operator and stores its results.
+///
+/// # Errors
+/// Python's exception, or one for results in another number than the metadata of the trace says.
 pub fn run(c: &Call, py: Python<'_>, frame: &mut dyn Frame) -> PyResult<()> {
     let args = c
         .args
@@ -254,7 +274,7 @@ pub fn run(c: &Call, py: Python<'_>, frame: &mut dyn Frame) -> PyResult<()> {
     Ok(())
 }
 
-/// The items of nested tuples and lists in order.
+/// Collects the leaves of nested tuples and lists in order, as the importer numbers results.
 fn flatten<'py>(
     value: Bound<'py, PyAny>,
     out: &mut Vec<Bound<'py, PyAny>>,

@@ -39,6 +39,7 @@ pub struct Graphs {
 /// Values of the symbols and the stream.
 type Key = (SmallVec<[Option<i64>; 8]>, usize);
 
+/// The calls at one set of sizes and one stream.
 struct Entry {
     key: Key,
     calls: usize,
@@ -47,12 +48,15 @@ struct Entry {
     captured: Option<Captured>,
 }
 
+/// A captured call.
 struct Captured {
+    /// PyTorch's `CUDAGraph`.
     graph: Py<PyAny>,
     inputs: Vec<Input>,
     outputs: Vec<Result>,
 }
 
+/// An argument of a captured call.
 struct Input {
     slot: usize,
     address: u64,
@@ -62,10 +66,13 @@ struct Input {
     written: bool,
 }
 
+/// An output of a captured call.
 enum Result {
     /// The argument in this slot.
     Argument(usize),
+    /// A tensor in the graph's memory, which the caller gets a copy of.
     Tensor(Made),
+    /// A number or a constant, the same at each replay of these sizes.
     Other(Py<PyAny>),
 }
 
@@ -198,6 +205,8 @@ impl Graphs {
         };
         let key: Key = (call.symbols.clone(), stream);
         // One call at a time: replays of one graph share its memory.
+        // A call from a second thread runs uncaptured. Waiting here could deadlock: the owner runs
+        // Python code, and this thread holds the interpreter's lock.
         let mut entries = match self.entries.try_lock() {
             Ok(e) => e,
             Err(_) => return Ok(Todo::Run),
@@ -226,6 +235,8 @@ impl Graphs {
         if entry.calls <= WARM || capturing(stream)? {
             return Ok(Todo::Run);
         }
+        // An argument that was read in place has moved: its address is part of the recorded
+        // launches. The next capture copies it, since `seen` says by now that it does not stay.
         let moved = entry.captured.as_ref().is_some_and(|c| {
             (c.inputs.iter().zip(&addresses)).any(|(i, a)| i.copy.is_none() && i.address != a.1)
         });
@@ -300,6 +311,10 @@ fn capturing(stream: usize) -> PyResult<bool> {
     clippy::too_many_arguments,
     reason = "one caller, and each is another thing"
 )]
+/// Records the steps of a call. Nothing is computed meanwhile: the replay that follows does this.
+///
+/// # Errors
+/// Errors of the steps or of PyTorch: an operation that waits for the device cannot be recorded.
 fn capture(
     py: Python<'_>,
     shims: &'static Shims,
@@ -317,6 +332,7 @@ fn capture(
     let mut inputs = Vec::with_capacity(addresses.len());
     let written = written(program);
     for (k, (slot, address, h)) in addresses.iter().enumerate() {
+        // Addresses of parameters are the same at all calls; of activations they are not.
         let stays = entry.seen[k].1;
         let copy = match stays {
             true => None,
@@ -357,6 +373,7 @@ fn capture(
             .map(|o| match o {
                 Out::Slot(s) => match &call.slots[*s] {
                     Some(v) if shims.handle(v.bind(py)).is_some() => {
+                        // An output that is an argument is returned as the caller's own tensor.
                         let same = |a: &&(usize, u64, Handle)| {
                             call.slots[a.0].as_ref().is_some_and(|x| x.is(v)) || a.0 == *s
                         };
@@ -396,6 +413,8 @@ fn too_large(py: Python<'_>, device: Device, sizes: &[i64], dtype: i32) -> PyErr
 }
 
 impl Captured {
+    /// Copies arguments in, launches the graph, and copies written arguments and results out, all
+    /// on the stream of the call.
     fn replay(
         &self,
         py: Python<'_>,

@@ -1,7 +1,17 @@
-//! A compiled graph as it runs in a PyTorch process: segments, called operators and views over Python tensors.
+//! A compiled graph as it runs in a PyTorch process: segments, called operators and views over
+//! Python tensors.
 //!
-//! Values live in slots. A segment takes the addresses of its input tensors, allocates its outputs through PyTorch, and runs
-//! without the interpreter's lock. Nothing is looked up by name.
+//! Values live in slots. A segment takes the addresses of its input tensors, allocates its outputs
+//! through PyTorch, and runs without the interpreter's lock. Nothing is looked up by name.
+//!
+//! ```text
+//! bind symbols -> for each step: segment | call | view | library -> bind new symbols -> free slots
+//! ```
+//!
+//! A segment trusts the metadata of the trace only for what the call confirms. Sizes, strides and
+//! dtype of each input are compared with the plan; a called operator may return other strides than
+//! its metadata says, and then a copy in the expected layout is passed. The copy of an input that
+//! the segment writes is copied back.
 
 use super::call::{self, Frame};
 use super::shim::{Shims, shims};
@@ -22,7 +32,7 @@ pub struct Runner {
     pub program: HostProgram,
     pub objects: Vec<Py<PyAny>>,
     pub code: MachineCode,
-    /// Values of the sizes where there are no symbols.
+    /// Values of the sizes of a graph without symbols, evaluated once.
     fixed: Option<Vec<Option<i64>>>,
 }
 
@@ -36,9 +46,9 @@ pub enum MachineCode {
 /// A segment's machine code.
 pub struct Loaded {
     model: Model,
-    /// Plans for sizes seen, latest last.
+    /// Plans for sizes seen, in the order of their making; the oldest goes first.
     plans: Mutex<Vec<Planned>>,
-    /// Whether a call writes any of its inputs.
+    /// True if a call writes any of its inputs.
     mutates: bool,
 }
 
@@ -56,15 +66,18 @@ impl Loaded {
     }
 }
 
-/// Plans kept for a segment.
+/// Plans kept for a segment. Each holds sizes and offsets of all buffers.
 const MAX_PLANS: usize = 64;
 
 /// The state of one call.
 pub struct Call<'a> {
     pub py: Python<'a>,
     pub runner: &'a Runner,
+    /// Values by slot; `None` before the defining step and after the last reader.
     pub slots: SmallVec<[Option<Py<PyAny>>; 32]>,
+    /// Values by symbol; `None` for one that depends on data which is not there yet.
     pub symbols: SmallVec<[Option<i64>; 8]>,
+    /// Values by line of the size arithmetic; empty if the runner's are fixed.
     sizes: Vec<Option<i64>>,
     /// Arguments that a GPU's steps write and that had another layout, and what was written in their stead.
     pub copies: Vec<(Py<PyAny>, Py<PyAny>)>,
@@ -205,6 +218,7 @@ impl Call<'_> {
         self.runner.fixed.as_ref().unwrap_or(&self.sizes)
     }
 
+    /// Returns the value of a slot.
     pub fn value(&self, slot: usize) -> PyResult<&Py<PyAny>> {
         self.slots[slot]
             .as_ref()
@@ -248,6 +262,7 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Makes a tensor over the storage of another.
     fn view(&mut self, py: Python<'_>, shims: &Shims, v: &View) -> PyResult<()> {
         let all = |ids: &[SizeId]| {
             ids.iter()
@@ -278,6 +293,8 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Runs a segment: checks or copies inputs, allocates outputs, runs, writes back, stores the
+    /// results.
     fn segment(&mut self, py: Python<'_>, shims: &Shims, s: &Segment, l: &Loaded) -> PyResult<()> {
         let plan = self.plan(s, l)?;
         let mut copies: SmallVec<[(usize, Py<PyAny>); 2]> = SmallVec::new();
@@ -300,7 +317,9 @@ impl Call<'_> {
                     want.sizes
                 )));
             }
-            // A called operator may give other strides, and for some even another dtype, than its metadata says.
+            // A called operator may give other strides, and for some even another dtype, than its
+            // metadata says. Strides of dimensions of one element address nothing, so they may
+            // differ.
             let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
                 .all(|(n, (a, b))| *n <= 1 || a == b);
             if !lies && want.reads != Reads::Elements && !sizes.contains(&0) {
@@ -319,6 +338,7 @@ impl Call<'_> {
                 continue;
             }
             let whole = want.sizes.iter().zip(&want.strides);
+            // An expanded tensor: elements of a dimension with stride zero share memory.
             let shared = lies && whole.clone().any(|(n, s)| *n > 1 && *s == 0);
             if !shared {
                 let (copy, address) = shims.empty(py, &want.sizes, &want.strides, code)?;
@@ -459,6 +479,7 @@ pub fn share(
     shims.view(py, h, sizes, strides, offset, None)
 }
 
+/// Returns a number as a Python object.
 pub fn scalar(py: Python<'_>, v: Scalar) -> PyResult<Py<PyAny>> {
     Ok(match v {
         Scalar::Bool(b) => b.into_pyobject(py)?.to_owned().into_any().unbind(),
@@ -473,7 +494,8 @@ struct Addresses(SmallVec<[*mut u8; 32]>, SmallVec<[*mut u8; 16]>);
 unsafe impl Send for Addresses {}
 unsafe impl Sync for Addresses {}
 
-/// What goes wrong inside a call is what eager would raise: an index out of range, an integer divided by zero.
+/// Returns the exception for an error inside a call: the class that eager would raise, for an index
+/// out of range or an integer divided by zero.
 pub fn run_error(e: &Error) -> PyErr {
     match e.kind() {
         // Sizes that a guard refuses are mostly those of an index.

@@ -130,7 +130,7 @@ fn check_input(
     if t.written {
         call.copies.push((object.clone().unbind(), copy));
     }
-    // CachedTensors to the end: native steps read it.
+    // Kept to the end: native steps read it.
     frame.own[t.slot] = Some(owned);
     Ok(())
 }

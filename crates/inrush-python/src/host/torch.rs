@@ -69,6 +69,7 @@ impl Host for Torch {
         unsafe { self.shims.address(tensor.handle) }
     }
 
+    // Returns the result itself, or a copy in the layout that later kernels were compiled for.
     fn conform(&self, result: Owned, shape: &Shape) -> Result<Owned, Stop<PyErr>> {
         let failed = |_| Stop::Failed(Error::internal("a result tells no sizes"));
         // SAFETY: the tensor is owned.
@@ -96,6 +97,7 @@ impl Host for Torch {
     ) -> bool {
         let handle = |t: Option<&Owned>| t.map_or(std::ptr::null_mut(), |t| t.handle);
         let inputs: SmallVec<[Handle; 4]> = inputs.iter().map(|t| handle(*t)).collect();
+        // Nine: the most results that an operator has (attention).
         let mut made = [std::ptr::null_mut(); 9];
         // SAFETY: operands are live tensors over memory that lives through the call.
         let done = unsafe { (self.library).call(op, &inputs, handle(out), &mut made) };
