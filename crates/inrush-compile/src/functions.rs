@@ -1,4 +1,17 @@
 //! Kernels of a plan: tiled, emitted, each distinct function once.
+//!
+//! Models repeat layers, so most steps equal an earlier one up to their buffers. Three levels of
+//! deduplication follow each other, each cheaper than the work that it saves:
+//!
+//! ```text
+//! steps --fingerprint--> distinct kernels --tile, emit--> functions --name (digest)--> distinct functions
+//! ```
+//!
+//! Both stages run in parallel over *parts*: runs of the distinct kernels of equal weight, one a
+//! thread. Expressions are interned in an arena that threads cannot share, so each part but the
+//! first works in a fork of the plan's arena. Sizes that the program needs are imported back
+//! ([`Numbers`]); kernels keep their fork, and are printed, verified and emitted in it. Parts are
+//! joined in order, so the output does not depend on the number of threads.
 
 use crate::same;
 use inrush_base::{Caps, Error, Lookup, Result, shares, side_by_side};
@@ -17,11 +30,15 @@ const LEAST: usize = 256;
 
 /// The distinct kernels of a plan, and which of them each step runs.
 pub struct Kernels {
+    /// In the order of the first step that runs each. Expressions are of the part's arena.
     pub distinct: Vec<Kernel>,
     /// By distinct kernel.
     pub numbers: Vec<Numbers>,
+    /// By load step of the plan.
     pub load_steps: Vec<Instance>,
+    /// By step of the plan.
     pub steps: Vec<Instance>,
+    /// In order; together they cover `distinct`. The first uses the plan's arena.
     parts: Vec<Part>,
 }
 
@@ -34,9 +51,13 @@ struct Part {
 
 /// The arguments of a kernel's launches, in the plan's arena.
 pub struct Numbers {
+    /// Integers that the kernel takes, in the order of its parameters.
     pub sizes: SmallVec<[Expr; 4]>,
+    /// Units of a launch.
     pub units: Expr,
+    /// Bytes touched plus weighted operations of one unit.
     pub cost_per_unit: Expr,
+    /// Bytes of scratch that each thread must bring.
     pub scratch_bytes: Option<Expr>,
     /// Units of the grid may write to one place.
     pub serial: bool,
@@ -168,6 +189,7 @@ pub fn tile<A>(
 /// The distinct forms of steps.
 #[derive(Default)]
 struct Forms<'a> {
+    /// Fingerprints by number of the form.
     words: Vec<Vec<u64>>,
     /// Positions in `words`.
     known: Lookup,
@@ -179,7 +201,7 @@ struct Forms<'a> {
 }
 
 impl<'a> Forms<'a> {
-    /// The number of a step's form, and the buffers of the step by order of appearance.
+    /// Returns the number of a step's form, and the buffers of the step by order of appearance.
     fn instance(&mut self, plan: &Plan, step: &'a Step) -> Instance {
         same::form(&plan.loops, step, &mut self.form);
         let Form { words, buffers } = &self.form;
@@ -260,10 +282,13 @@ pub fn emit<A>(
     Ok((functions, done.expect("this thread does it first")))
 }
 
-/// Translation units of similar length: longest first into the shortest piece; within a piece functions keep their order.
+/// Spreads functions over translation units of similar length: longest first into the shortest
+/// piece (Graham's rule, at most 4/3 of the best makespan). Within a piece functions keep their
+/// order.
 pub fn spread(functions: &[Function], pieces: usize) -> Vec<String> {
     let pieces = pieces.min(functions.len()).max(1);
     let mut order: Vec<usize> = (0..functions.len()).collect();
+    // Ties go by position, here and below: equal inputs have to give equal bytes.
     order.sort_by_key(|i| (std::cmp::Reverse(functions[*i].text.len()), *i));
     let mut lengths = vec![0; pieces];
     let mut piece_of = vec![0; functions.len()];

@@ -1,4 +1,21 @@
 //! Stages tile and emit for GPUs: the distinct kernels of a plan as Triton source.
+//!
+//! Stage tile has three passes:
+//!
+//! 1. Each distinct step becomes a block program with the tile that the rules choose. With a tuner
+//!    the neighbours of that tile are measured.
+//! 2. Independent steps are fused horizontally: one launch runs the programs of all.
+//! 3. Flat parts of one launch get the largest of their tiles, since parts of one tile size can share
+//!    their code.
+//!
+//! ```text
+//! steps            s0  s1  s2  s3        s1 and s2 are independent
+//! block programs   b0  b1  b1  b2        s1 and s2 differ in their buffers
+//! launches         [s0] [s1, s2] [s3]
+//! ```
+//!
+//! Stage emit writes a launch of one step as a kernel of its own, and a longer one as a kernel that
+//! branches on the program's number.
 
 use crate::functions::Instance;
 use crate::same;
@@ -16,6 +33,7 @@ use std::hash::{Hash, Hasher};
 
 /// The distinct block programs of a plan, which of them each step runs, and which steps share a launch.
 pub struct Blocks {
+    /// In the order of their making. Those that a larger tile replaced are no longer run.
     pub distinct: Vec<Block>,
     pub load_steps: Vec<Instance>,
     pub steps: Vec<Instance>,
@@ -85,14 +103,18 @@ impl Blocks {
 /// The distinct kernels, with their arguments in the terms of the plan.
 pub struct GpuKernels {
     pub kernels: Vec<GpuKernel>,
+    /// By kernel: arguments and number of programs, as expressions of the plan.
     pub emitted: Vec<TritonKernel>,
     pub load_steps: Vec<Launched>,
+    /// In the order of the launches.
     pub steps: Vec<Launched>,
 }
 
 /// A launch, and the steps that it does.
 pub struct Launched {
+    /// The kernel, and the buffers that it takes.
     pub instance: Instance,
+    /// Positions among the plan's steps; several for a joined launch.
     pub steps: Vec<usize>,
 }
 
@@ -110,13 +132,16 @@ struct Tiler<'a, 't> {
 type Known = (u32, Vec<usize>);
 
 impl Tiler<'_, '_> {
+    /// Tiles a step, unless one of its form is known. `tile` overrides the rules' choice and
+    /// tuning.
     fn step(&mut self, step: &Step, tile: Option<Tile>) -> Result<Instance> {
         let plan = self.plan;
         let loops = &plan.loops;
         let storage = self.context.storage;
         let mut form = Form::default();
         same::form(loops, step, &mut form);
-        // What lies in the same bytes, beyond aliases.
+        // Storages that the memory plan puts in the place of others, beyond aliases: a block program
+        // that reads and writes one place orders its accesses, so steps that share otherwise differ.
         for b in &form.buffers {
             let s = storage[b.index()];
             let at = form.buffers.iter().position(|x| storage[x.index()] == s);
@@ -130,6 +155,7 @@ impl Tiler<'_, '_> {
             });
         }
         let mut made = self.block(step, tile)?;
+        // The tuner is taken out meanwhile: making candidates borrows this.
         if let (None, Some(rule), Some(tuner)) = (tile, made.chosen, self.tuner.take()) {
             let mut make = |t: Tile| candidate(loops, &self.block(step, Some(t)).ok()?, t);
             let best = tune::descend(tuner, rule, &mut make);
@@ -150,12 +176,14 @@ impl Tiler<'_, '_> {
         Ok(Instance { kernel, buffers })
     }
 
+    /// Builds the block program of a step.
     fn block(&self, step: &Step, tile: Option<Tile>) -> Result<Block> {
         let loops = &self.plan.loops;
         let pointers = self.pointers;
         let maps = (self.context.caps.gpu.as_ref()).is_some_and(|g| g.tensor_maps);
         let choose = |rule: Tile| {
             let mut chosen = tile.unwrap_or(Tile { pointers, ..rule });
+            // A device without tensor maps builds descriptors in the kernel instead.
             if chosen.pointers == Pointers::Map && !maps {
                 chosen.pointers = Pointers::Descriptor;
             }
@@ -180,7 +208,8 @@ impl Tiler<'_, '_> {
     }
 }
 
-/// A block as a kernel to be measured; nothing where it cannot be launched by itself.
+/// Returns a block as a kernel to be measured, with sizes at their hints; `None` where it cannot be
+/// launched by itself.
 fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
     let ex = &loops.exprs;
     let made = inrush_triton::emit(loops, block, &|_| true).ok()?;
@@ -189,6 +218,8 @@ fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
         .map(|(buf, written)| {
             let b = loops.buffer(buf);
             let layout = b.layout.as_ref()?;
+            // The last element's offset. Extents are products of hints, so each step is checked for
+            // overflow.
             let mut last = ex.hint(layout.offset);
             for (n, s) in b.sizes.iter().zip(&layout.strides) {
                 let steps = ex.hint(*n).saturating_sub(1).max(0);
@@ -213,7 +244,7 @@ fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
     })
 }
 
-/// Stage tile. With a tuner tiles are measured.
+/// Runs stage tile. With a tuner tiles are measured.
 pub fn tile(
     plan: &Plan,
     caps: &Caps,
@@ -270,7 +301,7 @@ pub fn tile(
     })
 }
 
-/// Stage emit. Instances pass on the buffers that the source takes.
+/// Runs stage emit. Instances pass on the buffers that the source takes.
 pub fn emit(plan: &Plan, blocks: Blocks) -> Result<GpuKernels> {
     let mut emitter = Emitter {
         plan,
@@ -309,6 +340,7 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
+    /// Emits a launch of one step; the kernel of a block is written once.
     fn one(&mut self, step: usize, i: &Instance) -> Result<Launched> {
         if !self.alone.contains_key(&i.kernel) {
             let b = &self.distinct[i.kernel as usize];
@@ -333,6 +365,8 @@ impl Emitter<'_> {
         })
     }
 
+    /// Emits a joined launch. Its kernel depends on all parts and on which buffers they share, so
+    /// equal text is found only when it is written.
     fn several(&mut self, group: &[usize], steps: &[Instance]) -> Result<Launched> {
         let pieces: Vec<Piece> = (group.iter())
             .map(|s| Piece {

@@ -58,6 +58,7 @@ impl Observer for () {}
 /// How to compile.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// Options of stage fuse; its threads are taken from [`Options::threads`].
     pub sched: inrush_sched::Options,
     /// Number of translation units that the kernels are spread over, so that they compile side by side.
     pub pieces: usize,

@@ -60,6 +60,8 @@ pub fn attends_beyond_caches(graph: &Graph, node: &Node) -> bool {
     let (Some(q), Some(k)) = (sizes("query"), sizes("key")) else {
         return false;
     };
+    // Queries are [.., rows, features], keys [.., rows, features]; scores are [.., query rows, key
+    // rows].
     let ([.., _], [.., keys, _]) = (q.as_slice(), k.as_slice()) else {
         return false;
     };

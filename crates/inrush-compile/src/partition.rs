@@ -1,9 +1,23 @@
 //! Where a graph is cut: compiled segments between called operators.
 //!
-//! Nodes keep their order. A called node ends the open segment only when it needs something that the segment computes.
-//! Views are never placed: each segment repeats the views that it reads through, and a called operator or an output that
-//! needs a view gets one over the storage of its *root*, the first value up the chain that is no view. So only roots are
-//! stored between pieces, and what aliases in PyTorch aliases here.
+//! Nodes keep their order. A called node ends the open segment only when it needs something that
+//! the segment computes. Views are never placed: each segment repeats the views that it reads
+//! through, and a called operator or an output that needs a view gets one over the storage of its
+//! *root*, the first value up the chain that is no view. So only roots are stored between pieces,
+//! and what aliases in PyTorch aliases here.
+//!
+//! ```text
+//! a = relu(x)                     segment 1: a = relu(x)
+//! v = transpose(a)                view:      v over a
+//! c = foreign(v)                  call:      c = foreign(v)
+//! d = add(v, c)                   segment 2: v' = transpose(a); d = add(v', c)
+//! ```
+//!
+//! A segment is a graph of its own. Its inputs are roots from other pieces, and each symbol that it
+//! mentions as one more integer. Its outputs are the roots that other pieces or the caller read.
+//!
+//! Cutting takes time linear in nodes and edges. It is repeated when a segment is refused, with
+//! longer and longer lists of calls (`sequence.rs`).
 
 use crate::no_kernels;
 use inrush_aten::props::{Prop, SortAxis, has};
@@ -25,6 +39,7 @@ pub struct Cut {
 }
 
 // Moved a few times and held in one list: boxes would save nothing.
+/// A piece of a graph that is cut. The `base` of a view is its root.
 #[allow(clippy::large_enum_variant)]
 pub enum Piece {
     Segment(Cutout),
@@ -34,8 +49,11 @@ pub enum Piece {
 
 /// A segment as a graph of its own. Its inputs are `inputs`, then the symbols that it mentions as integers.
 pub struct Cutout {
+    /// Nodes of the whole graph, views that are repeated included, in the order of the segment's
+    /// graph.
     pub nodes: Vec<NodeId>,
     pub graph: Graph,
+    /// Values of the whole graph, by position.
     pub inputs: Vec<ValueId>,
     pub outputs: Vec<ValueId>,
 }
@@ -156,7 +174,7 @@ const SORTED: i64 = 16;
 /// Longest rows of which a GPU's kernel finds the greatest few: one program holds such a row whole.
 const HELD: i64 = 4096;
 
-/// Why an operator that sorts rows is left to PyTorch.
+/// Returns the reason for which an operator that sorts rows is left to PyTorch.
 fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
     let longest = longest_row(graph, node)?;
     (longest > SORTED && !finds_few(graph, node)).then(|| "sorts long rows".to_string())
@@ -179,7 +197,9 @@ fn finds_few(graph: &Graph, node: &Node) -> bool {
         && !matches!(arg("largest"), Some(Arg::Bool(false)))
 }
 
-/// How long the rows may be that an operator sorts; nothing where it does not, or that cannot be told.
+/// Returns the greatest length of the rows that an operator sorts: the upper bound of its range,
+/// since a kernel has to hold any of them. `None` where it does not sort, or where that cannot be
+/// told.
 fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
     let op = inrush_aten::lookup(&node.op)?;
     let sorts = op.row.sorts()?;
@@ -204,7 +224,7 @@ fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
     Some(ex.range(length).hi)
 }
 
-/// Why a view cannot be made as one: its row does not take it.
+/// Returns the reason for which a view cannot be made as one: its row refuses these arguments.
 fn crooked(graph: &Graph, node: &Node) -> Option<String> {
     let Some(Arg::Value(from)) = node.args.first() else {
         return None;
@@ -216,7 +236,8 @@ fn crooked(graph: &Graph, node: &Node) -> Option<String> {
     Some(e.message().to_string())
 }
 
-/// Why a result cannot be written: its strides, which are eager's, put several elements in one place.
+/// Returns the reason for which a result cannot be written: its strides, which are eager's, put
+/// several elements in one place.
 fn folded(graph: &Graph, node: &Node) -> Option<String> {
     let overlap = |v: &ValueId| match &graph.value(*v).ty {
         Type::Tensor(t) => graph.exprs.overlaps(&t.sizes, &t.strides),
@@ -228,12 +249,13 @@ fn folded(graph: &Graph, node: &Node) -> Option<String> {
         .then(|| "elements of its result share a place".to_string())
 }
 
-/// A node whose results are integers: they are expressions, and nothing has to run once their symbols are known.
+/// Returns true for a node whose results are integers: they are expressions, and nothing has to run
+/// once their symbols are known.
 fn is_size(graph: &Graph, node: &Node) -> bool {
     !node.outs.is_empty() && (node.outs.iter()).all(|v| matches!(graph.value(*v).ty, Type::Int(_)))
 }
 
-/// The root of a value: the value itself unless it is a view.
+/// Returns the root of a value: the value itself unless it is a view.
 fn root(views: &Views, mut v: ValueId) -> ValueId {
     while let Some((_, _, base)) = views.get(&v) {
         v = *base;
@@ -241,17 +263,21 @@ fn root(views: &Views, mut v: ValueId) -> ValueId {
     v
 }
 
+/// Pieces in the making.
 struct Cutter<'a> {
     graph: &'a Graph,
+    /// Views met so far.
     views: Views,
     /// Nodes of the segment under construction, and what they compute.
     open: Vec<NodeId>,
     open_values: FxHashSet<ValueId>,
+    /// Pieces in order, as lists of nodes.
     placed: Vec<Placed>,
     /// Views that stand as tensors already.
     made: FxHashSet<ValueId>,
 }
 
+/// A piece before its graph is built: which values cross pieces is known at the end only.
 enum Placed {
     Segment(Vec<NodeId>),
     Call(NodeId),
@@ -327,6 +353,7 @@ pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>) -> Result<Cut> {
 }
 
 impl Cutter<'_> {
+    /// Ends the open segment.
     fn close(&mut self) {
         if !self.open.is_empty() {
             self.placed
@@ -335,6 +362,9 @@ impl Cutter<'_> {
         }
     }
 
+    /// Places a call. It goes before the open segment unless it reads from it, so that a call which
+    /// needs inputs only does not split a segment. One that may write memory waits for all earlier
+    /// reads.
     fn call(&mut self, id: NodeId) {
         let node = &self.graph.nodes[id.index()];
         let reads: Vec<ValueId> = node.reads().collect();
@@ -356,6 +386,7 @@ impl Cutter<'_> {
         }
     }
 
+    /// Builds the pieces' graphs.
     fn finish(self) -> Result<Cut> {
         let graph = self.graph;
         // What each piece needs from others, as roots.
@@ -416,7 +447,7 @@ impl Cutter<'_> {
     }
 }
 
-/// The graph of a segment.
+/// Builds the graph of a segment.
 fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<ValueId>) -> Cutout {
     let mut b = Builder {
         whole,
@@ -462,10 +493,12 @@ fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<Va
     }
 }
 
+/// A segment's graph in the making.
 struct Builder<'a> {
     whole: &'a Graph,
     views: &'a Views,
     out: Graph,
+    /// From values of the whole graph to the segment's.
     map: FxHashMap<ValueId, ValueId>,
     inputs: Vec<ValueId>,
     nodes: Vec<NodeId>,
@@ -475,6 +508,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    /// Adds a node, after all that it reads.
     fn place(&mut self, n: NodeId) {
         if !self.placed.insert(n) {
             return;
@@ -522,6 +556,7 @@ impl Builder<'_> {
         }
     }
 
+    /// Returns the segment's value for one of the whole graph, a new one at the first request.
     fn value(&mut self, v: ValueId) -> ValueId {
         if let Some(new) = self.map.get(&v) {
             return *new;
@@ -590,7 +625,8 @@ impl Builder<'_> {
     }
 }
 
-/// Elements from the first of `base` to the first of `value`, a view of it through any number of views.
+/// Returns the distance in elements from the first of `base` to the first of `value`, a view of it
+/// through any number of views.
 pub fn offset(graph: &Graph, views: &Views, value: ValueId, base: ValueId) -> Result<Expr> {
     let ex = &graph.exprs;
     let mut total = ex.int(0);
@@ -605,7 +641,8 @@ pub fn offset(graph: &Graph, views: &Views, value: ValueId, base: ValueId) -> Re
     Ok(total)
 }
 
-/// The offset that one view adds.
+/// Returns the offset that one view adds: its map of coordinates at the origin, times the strides
+/// of the value that it looks at.
 fn step(graph: &Graph, node: &Node, k: usize, from: ValueId) -> Result<Expr> {
     let ex = &graph.exprs;
     if has(&node.op, Prop::Bitcasts) {

@@ -1,8 +1,24 @@
 //! A graph as a sequence of compiled segments and called operators.
 //!
-//! Inside PyTorch any operator can be called, so nothing has to be refused: what has no lowering, or what a stage refuses,
-//! is called where it stands, and the rest is compiled around it. [`compile_sequence`] finds out by trying: a node that a
-//! stage names in an `unsupported` error becomes a call with that reason, and only the segment that held it is cut again.
+//! Inside PyTorch any operator can be called, so nothing has to be refused: what has no lowering,
+//! or what a stage refuses, is called where it stands, and the rest is compiled around it.
+//! [`compile_sequence`] finds out by trying: a node that a stage names in an `unsupported` error
+//! becomes a call with that reason, and only the segment that held it is cut again.
+//!
+//! ```text
+//! called := nodes that must be called (no row, foreign values, a library's, the caller's)
+//! loop   cut the graph around `called`                  (partition.rs)
+//!        compile each segment that is new               (pipeline.rs)
+//!        for each that fails: add the named node, or all of its nodes, to `called`
+//! until  none fails
+//! ```
+//!
+//! The loop ends: each round adds a node to `called`, or returns the error. Segments that compiled
+//! are found again by their nodes and outputs, so that a round costs what it changes.
+//!
+//! *Assembly* then joins the segments: one list of symbols in the order in which they become known,
+//! one size arithmetic, one shared object. A symbol may be read from the result of a call; steps
+//! that need it come later by construction.
 
 use crate::functions::spread;
 use crate::partition::{self, Cut, Cutout, Piece, Views};
@@ -75,6 +91,7 @@ pub enum SymbolFrom {
     },
 }
 
+/// A step of the sequence.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub what: What,
@@ -84,6 +101,7 @@ pub struct Part {
 
 #[derive(Clone, Debug)]
 // Moved a few times and held in one list: boxes would save nothing.
+/// The work of a part.
 #[allow(clippy::large_enum_variant)]
 pub enum What {
     Segment(Segment),
@@ -106,8 +124,10 @@ pub struct Segment {
 /// An operator that is called.
 #[derive(Clone, Debug)]
 pub struct Call {
+    /// The node in [`Sequence::graph`].
     pub node: NodeId,
     pub op: String,
+    /// Why it is not compiled, for reports.
     pub reason: String,
     /// Called because a library is the fastest there is.
     pub library: bool,
@@ -129,9 +149,11 @@ pub struct View {
     pub lies: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
 
+/// An output of the graph.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SequenceOutput {
     Value(ValueId),
+    /// An integer that depends on sizes.
     Int(SizeId),
     Scalar(inrush_base::Scalar),
     None,
@@ -179,6 +201,7 @@ pub fn compile_sequence(
                 options.libraries.serve(&node.op) && !partition::has_short_rows(graph, node),
                 library::REASON,
             ),
+            // On a CPU only attention is a library's, and only where its scores leave the caches.
             None => (
                 library::attends_beyond_caches(graph, node),
                 library::KEEPS_NO_SCORES,
@@ -261,6 +284,7 @@ fn refuse(
     e: &Error,
     strict: bool,
 ) -> Result<()> {
+    // A machine that fails would fail for each segment: calling all operators would hide it.
     let machine = matches!(e.kind(), ErrorKind::Machine | ErrorKind::OutOfMemory);
     if machine || (strict && e.kind() == ErrorKind::Internal) {
         return Err(e.clone());
@@ -274,6 +298,8 @@ fn refuse(
             called.insert(*n, e.message().to_string());
         }
         None => {
+            // Without a name any node may be at fault. Views run nothing, and calls of them would
+            // cut more.
             let reason = format!("its segment does not compile: {e}");
             let mut fresh = false;
             for n in nodes {
@@ -293,7 +319,9 @@ fn refuse(
 struct Known<'a> {
     graph: &'a Graph,
     position: FxHashMap<Sym, u32>,
+    /// Where each symbol is read, by position.
     defs: Vec<SymbolDef>,
+    /// The symbols, by position.
     order: Vec<Sym>,
 }
 
@@ -331,6 +359,8 @@ impl<'a> Known<'a> {
             Type::Tensor(t) => {
                 for (d, e) in t.sizes.iter().enumerate() {
                     for sym in ex.free_syms(*e) {
+                        // Only sizes that are affine in one symbol, with constant coefficients, can
+                        // be solved for it.
                         let Some((coefs, rest)) = ex.affine(*e, &[sym]) else {
                             continue;
                         };
@@ -366,7 +396,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Puts the parts of a graph in order.
+/// Builds the sequence of a graph that is cut and compiled.
 fn assemble(
     (whole, sources): (Graph, Vec<Option<Source>>),
     request: &Request,
@@ -432,7 +462,8 @@ fn assemble(
     })
 }
 
-/// Parts in the making, and the distinct code of those that are made.
+/// Parts in the making, and the distinct code of those that are made. Segments share functions by
+/// name: a name is a digest of the text.
 struct Assembly<'a> {
     graph: &'a Graph,
     called: &'a BTreeMap<NodeId, String>,
@@ -449,6 +480,7 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
+    /// Returns a compiled segment, with its symbols by the sequence's numbers.
     fn segment(&mut self, s: Cutout) -> Result<Segment> {
         let unit = (self.units)
             .remove(&(s.nodes, s.outputs.clone()))
@@ -480,6 +512,8 @@ impl Assembly<'_> {
         })
     }
 
+    /// Returns the call of a node. One without a recorded reason defines a symbol that is read from
+    /// data.
     fn call(&self, n: NodeId) -> Call {
         let node = &self.graph.nodes[n.index()];
         let why = self.called.get(&n);
@@ -492,6 +526,7 @@ impl Assembly<'_> {
         }
     }
 
+    /// Returns a view over its root.
     fn view(&mut self, views: &Views, value: ValueId, base: ValueId) -> Result<View> {
         let (graph, sizes) = (self.graph, &mut self.sizes);
         let t = graph.tensor(value)?;
@@ -529,7 +564,8 @@ fn unknown(name: &str) -> Error {
     Error::unsupported(format!("nothing says what the size `{name}` is"))
 }
 
-/// Layouts of all tensors that the parts name, and of the inputs.
+/// Collects layouts of all tensors that the parts name, and of the inputs, in the order of values.
+/// A tensor with a size that no symbol determines has none.
 fn layouts(graph: &Graph, parts: &[Part], sizes: &mut Sizes) -> Vec<(ValueId, Layout)> {
     let mut named: Vec<ValueId> = graph.inputs.iter().map(|i| i.value).collect();
     for p in parts {
@@ -569,6 +605,8 @@ fn free(graph: &Graph, parts: &mut [Part], outputs: &[SequenceOutput]) {
             _ => None,
         })
         .collect();
+    // Backwards: the first part met that mentions a value is its last reader. A value that is
+    // written and never read is freed by the part that defines it.
     for part in parts.iter_mut().rev() {
         let (reads, writes): (Vec<ValueId>, Vec<ValueId>) = match &part.what {
             What::Segment(s) => (s.inputs.clone(), s.outputs.clone()),

@@ -1,4 +1,8 @@
 //! The arguments of a caller: input types, and where each symbol of the graph is read from.
+//!
+//! A call binds each symbol from one place and then checks all inputs against the sizes that follow
+//! from the symbols. So one occurrence that can be solved for the symbol is enough: an integer
+//! input, or a size `factor * symbol + offset` with constants.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Sym, SymKind};
@@ -13,9 +17,11 @@ pub struct Signature {
     pub symbols: Vec<Symbol>,
 }
 
+/// An input that the user gives, in contrast to weights.
 pub struct SignatureInput {
     pub name: String,
     pub ty: Type,
+    /// How much of the input's memory kernels rely on.
     pub reads: Reads,
 }
 
@@ -93,7 +99,8 @@ pub fn signature(graph: &Graph) -> Result<Signature> {
     Ok(out)
 }
 
-/// The first input size (or integer input) that is `factor * sym + offset`; a bare symbol is preferred.
+/// Returns the first input size (or integer input) that is `factor * sym + offset`; a bare symbol
+/// is preferred.
 fn source_of(graph: &Graph, inputs: &[SignatureInput], sym: Sym) -> Option<SymbolSource> {
     let mut found = None;
     for (k, i) in inputs.iter().enumerate() {

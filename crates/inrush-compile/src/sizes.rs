@@ -1,4 +1,13 @@
 //! Size arithmetic of the program, built from symbolic expressions.
+//!
+//! The program holds a list of lines in static single assignment, each over earlier lines:
+//!
+//! ```text
+//! 4 * (s0 // 8) + 1   ->   0: 1   1: s0   2: 8   3: 1 // 2   4: 4   5: 4 * 3   6: 0 + 5
+//! ```
+//!
+//! A call evaluates all lines once, in order. Common subexpressions are shared twice: expressions
+//! by their identity in the arena, lines by their contents.
 
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, Node, Sym};
@@ -9,8 +18,10 @@ use rustc_hash::FxHashMap;
 pub struct Sizes<'a> {
     exprs: &'a Exprs,
     symbols: FxHashMap<Sym, u32>,
+    /// Lines by expression.
     known: FxHashMap<Expr, SizeId>,
     lines: Vec<Size>,
+    /// Lines by contents, for expressions that reach the same line in different ways.
     by_line: FxHashMap<Size, SizeId>,
 }
 
@@ -43,15 +54,17 @@ impl<'a> Sizes<'a> {
         })
     }
 
+    /// Returns the line of a constant.
     pub fn int(&mut self, v: i64) -> SizeId {
         self.line(Size::Const(v))
     }
 
+    /// Returns the lines of several expressions.
     pub fn all(&mut self, es: &[Expr]) -> Result<Vec<SizeId>> {
         es.iter().map(|e| self.of(*e)).collect()
     }
 
-    /// The line whose value is `e`.
+    /// Returns the line whose value is `e`.
     ///
     /// # Errors
     /// When `e` holds a symbol that no input determines.

@@ -1,7 +1,16 @@
-//! Tuning by measurement: from the tile that the rules choose to the fastest one near it, a step at a time.
+//! Tuning by measurement: from the tile that the rules choose to the fastest one near it, a step at
+//! a time.
 //!
-//! This module knows what to try; measuring, and remembering what won, is a [`Tuner`]'s affair, so that compiling stays a
-//! function of what it is given.
+//! A descent over tiles (block sizes, warps, stages, kinds of pointers). Each step measures the best
+//! tile so far and its neighbours, which differ in one or two fields, and moves to the fastest if it
+//! gains at least 2 %. The rules' choice is a good start, so few steps suffice; an exhaustive search
+//! would build a kernel for each combination.
+//!
+//! Clocks drift, so only times of one batch are compared: the best so far is measured again in each
+//! step, and at the end the winner against the rules' choice.
+//!
+//! This module knows what to try; measuring, and remembering what won, is a [`Tuner`]'s affair, so
+//! that compiling stays a function of what it is given.
 
 use inrush_base::DType;
 use inrush_kernel::block::Tile;
@@ -34,17 +43,20 @@ pub struct Candidate {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct TunedBuffer {
     pub buf: BufId,
+    /// From the start of the storage to the last element, at the hints.
     pub bytes: i64,
     pub dtype: DType,
     pub written: bool,
 }
 
-/// Steps of the descent at most.
+/// Steps of the descent at most. Bounds the kernels that are built.
 const STEPS: usize = 6;
 /// The gain of a step from which on it counts: less is noise.
 const GAIN: f64 = 0.98;
 
-/// The best tile that steps to faster neighbours lead to. `make` gives a tile's kernel, nothing where it does not fit.
+/// Returns the best tile that steps to faster neighbours lead to. `make` gives a tile's kernel, or
+/// `None` where it does not fit. Without a winner the rules' choice is kept as well, so that the
+/// next compilation does not measure again.
 pub(crate) fn descend(
     tuner: &mut dyn Tuner,
     rule: Tile,

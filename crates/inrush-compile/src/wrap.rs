@@ -1,4 +1,18 @@
 //! Stage wrap: from a plan and its kernels to the program that an executor runs.
+//!
+//! The stage translates; it decides nothing but the order of launches that run concurrently
+//! (`together.rs`). Expressions become lines of the size arithmetic, buffers get places, and steps
+//! get the numbers of their kernels:
+//!
+//! ```text
+//! plan                                    program
+//! buffer t0: f32[s0, 64] at arena 256     b3 t0: f32 z7 bytes written = arena 256
+//! kernel over i0 < s0, i1 < 64            launch k0 [b0, b3] sizes [s0] units s0 cost 512 ..
+//! contraction over m, n and k             contract f32 b0 at 0, b1 at 0 .. m [s0: 64] n [8: 1] ..
+//! ```
+//!
+//! Launches of one kernel have their sizes in common, and contractions of one form their levels;
+//! these are computed once for each kernel, since a model may have thousands of steps.
 
 use crate::functions::{Functions, Instance, Kernels};
 use crate::gpu::{GpuKernels, Launched};
@@ -19,6 +33,7 @@ use inrush_sched::{Plan, Step};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+/// A program in the making.
 struct Wrap<'a> {
     loops: &'a Loops,
     sizes: Sizes<'a>,
@@ -34,13 +49,16 @@ struct Wrap<'a> {
 #[derive(Clone)]
 struct Common {
     sizes: Vec<SizeId>,
+    /// Units of a launch.
     units: SizeId,
+    /// Bytes touched plus weighted operations of one unit, by which units are shared among threads.
     unit_cost: SizeId,
     scratch_bytes: SizeId,
+    /// Units may write to one place, so one thread runs them all.
     serial: bool,
 }
 
-/// Contractions of one kernel that are remembered.
+/// Contractions that are memoized for each kernel; the list is searched linearly.
 const REMEMBERED: usize = 8;
 
 /// The code that the steps run.
@@ -149,6 +167,7 @@ impl<'a> Wrap<'a> {
     /// Adds the buffers with their places.
     fn buffers(&mut self, plan: &Plan, out: &mut Program) -> Result<()> {
         let loops = &plan.loops;
+        // By storage: a step that writes an alias writes the storage.
         let mut written = vec![false; loops.buffers.len()];
         for b in plan.steps.iter().flat_map(|s| s.writes()) {
             written[loops.storage(b).index()] = true;
@@ -219,6 +238,7 @@ pub fn name(program: &mut Program, functions: &Functions) {
 }
 
 impl<'a> Wrap<'a> {
+    /// Returns the line of an expression, or of 0.
     fn optional(&mut self, e: Option<Expr>) -> Result<SizeId> {
         match e {
             Some(e) => self.sizes.of(e),
@@ -226,6 +246,7 @@ impl<'a> Wrap<'a> {
         }
     }
 
+    /// Returns the place of a buffer's memory.
     fn place(&mut self, plan: &Plan, at: usize) -> Result<Place> {
         use inrush_sched::Place as From;
         let b = &self.loops.buffers[at];
@@ -283,7 +304,7 @@ impl<'a> Wrap<'a> {
         })
     }
 
-    /// Bytes from the start of the storage to the last element.
+    /// Returns the bytes from the start of the storage to the end of the last element.
     fn bytes(&mut self, b: &inrush_loops::Buffer) -> Result<SizeId> {
         let ex = &self.loops.exprs;
         let Some(layout) = &b.layout else {
@@ -292,6 +313,8 @@ impl<'a> Wrap<'a> {
         if b.sizes.iter().any(|s| ex.is_int(*s, 0)) {
             return Ok(self.sizes.int(0));
         }
+        // Most sizes are constants: plain integers spare the arena several expressions for each
+        // buffer.
         if let Some(bytes) = self.known_bytes(b, layout) {
             return Ok(self.sizes.int(bytes));
         }
@@ -338,6 +361,8 @@ impl<'a> Wrap<'a> {
         })
     }
 
+    /// Returns the distinct operators that steps were made for, in order, for profiles and
+    /// messages.
     fn origins<'s>(&self, steps: impl Iterator<Item = &'s Step>) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         for id in steps.flat_map(Step::bodies).flat_map(|b| &b.origins) {
@@ -349,6 +374,7 @@ impl<'a> Wrap<'a> {
         out
     }
 
+    /// Returns a kernel with its checks. Messages name the operator and the Python line.
     fn kernel(&self, k: &Kernel) -> program::Kernel {
         let checks = k
             .checks
@@ -378,6 +404,7 @@ impl<'a> Wrap<'a> {
         }
     }
 
+    /// Returns a step for a CPU.
     fn step(&mut self, s: &'a Step, e: &Instance, kernels: &Kernels) -> Result<program::Step> {
         let kernel = e.kernel;
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
@@ -476,6 +503,9 @@ impl<'a> Wrap<'a> {
         }))
     }
 
+    /// Returns a contraction: for each level of batch, m, n and k its size, and the strides by
+    /// which it moves through the operands. Accesses are affine, so strides are coefficients of the
+    /// flat offset.
     fn contraction(
         &mut self,
         c: &Contraction,
@@ -542,7 +572,9 @@ impl<'a> Wrap<'a> {
         })
     }
 
-    /// Where sums are stored, if that is all the epilogue does.
+    /// Returns where sums are stored, if storing them is all that the epilogue does: engines then
+    /// write tiles directly, without the epilogue's function. The buffer must have the dtype of the
+    /// sum.
     fn plain_store(&mut self, c: &Contraction) -> Result<Option<program::Store>> {
         let [
             Stmt::Acc { .. },
@@ -579,7 +611,7 @@ impl<'a> Wrap<'a> {
         }))
     }
 
-    /// Strides of an access over the given axes, and its offset, in elements.
+    /// Returns strides of an access over the given axes, and its offset, in elements.
     fn affine(&self, access: &Access, syms: &[Sym]) -> Result<(SmallVec<[Expr; 6]>, Expr)> {
         let ex = &self.loops.exprs;
         let b = self.loops.buffer(access.buf);
@@ -595,7 +627,7 @@ impl<'a> Wrap<'a> {
     }
 }
 
-/// A kernel's name without the digest.
+/// Returns a kernel's name without the digest, as reports show it.
 fn title(function: &str) -> String {
     match function.rsplit_once('_') {
         Some((title, _)) => title.to_string(),

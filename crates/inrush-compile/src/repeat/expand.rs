@@ -1,4 +1,22 @@
 //! The plan of the whole graph from that of the short one.
+//!
+//! The short plan has been fused as any other. If the steps of its second block B1 and third block
+//! C (the next to last of the whole graph) are equal but for the buffers, fusion treats inner
+//! blocks alike, and B1's steps serve for each block that was left out:
+//!
+//! ```text
+//! short plan   ..a.. B0 | B1 |                | C | D ..z..
+//! whole plan   ..a.. B0 | B1 | B1+1 .. B1+m   | C | D ..z..      B1+k: buffers moved by k blocks
+//! ```
+//!
+//! Moving by k blocks is arithmetic on ids. Buffers and origins are numbered in the order of the
+//! nodes that made them, so a block's temporaries move by k times their number in a block. Inputs
+//! move by the table of what each block reads. Buffers of outputs, and those that later stages made
+//! (partial results of split reductions, say), have ranges of their own after them.
+//!
+//! Everything that does not fit gives the short plan back, and the whole graph is compiled without
+//! repetition: blocks of unequal numbers of buffers, aliases, steps that mix the last blocks with
+//! earlier ones, work of many blocks joined into one kernel.
 
 use super::fold::Folded;
 use inrush_aten::{Mark, Marks};
@@ -240,6 +258,7 @@ impl<'a> Expand<'a> {
         last.map_or(-1, |o| self.block_of(*o))
     }
 
+    /// Returns the block that an origin belongs to.
     fn block_of(&self, o: OriginId) -> isize {
         if let Some((r, _)) = self.output_of_origin(o) {
             return self.places[r].1;
@@ -356,6 +375,7 @@ impl Expand<'_> {
         OriginId::from_index(first + self.before[output].origins + k)
     }
 
+    /// Returns the origin in the whole plan of one in the short plan.
     fn origin(&self, o: OriginId) -> OriginId {
         if let Some((r, k)) = self.output_of_origin(o) {
             return self.output_origin(self.places[r].0, k);
@@ -390,6 +410,7 @@ impl Expand<'_> {
         }
     }
 
+    /// Returns the origin of the block `by` blocks after the second; as [`Expand::buffer_of`].
     fn origin_of(&self, o: OriginId, by: usize) -> Option<OriginId> {
         if let Some((r, k)) = self.output_of_origin(o) {
             let output = *self.counterparts.get(&(r, by))?;
@@ -427,6 +448,8 @@ impl Expand<'_> {
         }
     }
 
+    /// Returns the origin of the third block that corresponds to one of the second; as
+    /// [`Expand::next_buffer`].
     fn next_origin(&self, o: OriginId) -> Option<OriginId> {
         match self.output_of_origin(o) {
             Some((r, k)) => {
@@ -465,6 +488,8 @@ impl Expand<'_> {
         })
     }
 
+    /// Returns all steps of a list: up to the second block as they are, then its copies, then the
+    /// rest.
     fn steps(&self, steps: Vec<Step>, repeated: &Repeated) -> Vec<Step> {
         let first = &repeated.first;
         let base = |s: &Step| moved(s, &|b| Some(self.buffer(b)), &|o| Some(self.origin(o)));
@@ -541,6 +566,8 @@ impl Expand<'_> {
         out
     }
 
+    /// Returns buffers, origins and outputs of the whole plan, in the order in which lowering the
+    /// whole graph would have numbered them. Expressions are taken over: blocks share their sizes.
     fn loops(&self, whole: &Graph, short: Loops) -> Loops {
         let names = Names::new(whole, self.folded);
         let (first, second) = (self.starts[1], self.starts[2]);

@@ -1,4 +1,17 @@
 //! The longest run of equal blocks in a graph.
+//!
+//! The search is for a periodic stretch of the node list. Each node gets a hash of what it looks
+//! like without the identity of its operands. The most frequent distances between neighbours of
+//! equal hash are candidates for the period:
+//!
+//! ```text
+//! hashes  p m a r m a r m a r m a r q      distance 3 occurs 9 times: period 3
+//!           '---' '---' '---' '---'
+//! ```
+//!
+//! For each candidate the longest stretch of equal hashes at that distance is found, and only
+//! within it are nodes compared in full ([`Run`] says what has to hold). All steps are linear in
+//! the nodes; the number of candidates and of restarts is bounded.
 
 use inrush_graph::alike::{Looks, alike};
 use inrush_graph::{Graph, OutputKind, OutputValue, ValueId};
@@ -19,8 +32,11 @@ const BREAKS: usize = 4;
 /// `period` nodes later, of values made before the run the same, of inputs any of equal type.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Run {
+    /// First node.
     pub start: usize,
+    /// Nodes of a block.
     pub period: usize,
+    /// Number of blocks.
     pub count: usize,
 }
 
@@ -30,6 +46,7 @@ impl Run {
         self.start + k * self.period
     }
 
+    /// Returns the number of nodes that need not be compiled.
     fn saved(&self) -> usize {
         self.count.saturating_sub(4) * self.period
     }
@@ -42,7 +59,7 @@ pub enum Def {
     Node(u32, u32),
 }
 
-/// Where each value of a graph is made.
+/// Returns where each value of a graph is made.
 pub fn defs(graph: &Graph) -> Vec<Def> {
     let mut defs = vec![Def::Input; graph.values.len()];
     for (k, node) in graph.nodes.iter().enumerate() {
@@ -53,7 +70,7 @@ pub fn defs(graph: &Graph) -> Vec<Def> {
     defs
 }
 
-/// The run that saves most.
+/// Returns the run that saves most; `None` where none saves enough.
 pub fn find(graph: &Graph, defs: &[Def]) -> Option<Run> {
     let n = graph.nodes.len();
     if n < SAVED + 4 {
@@ -133,7 +150,8 @@ fn stretch(words: &[u64], period: usize) -> Option<(usize, usize)> {
     (best.1 - best.0 >= (FEWEST - 1) * period).then_some(best)
 }
 
-/// The longest run within a stretch.
+/// Returns the longest run within a stretch. Where a node does not follow, the next try begins one
+/// period before the node after it: an earlier start would break at the same node.
 fn check(graph: &Graph, defs: &[Def], period: usize, from: usize, to: usize) -> Option<Run> {
     let mut best: Option<Run> = None;
     let mut start = from;

@@ -1,4 +1,17 @@
 //! The graph with all but four blocks of its longest run left out.
+//!
+//! ```text
+//! whole   a  [B0] [B1] [B2] [B3] [B4] [B5]  z
+//! short   a  [B0] [B1]           [B4] [B5]  z      B4 reads from B1 what it read from B3
+//! ```
+//!
+//! Two blocks at each end, because fusion reaches across the edges of the run: the first block may
+//! fuse with `a` and the last with `z`. The second and the next to last have blocks of the run on
+//! both sides, as those left out have, so these two must come out alike.
+//!
+//! A run is given up if the short graph would not stand for the whole: its blocks read inputs in
+//! different patterns, an inner block reads an input that gets new contents, or an inner block computes
+//! the new contents of an input.
 
 use super::find::{Def, Run, defs, find};
 use inrush_graph::{Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, ValueId};
@@ -118,6 +131,7 @@ struct Fold<'a> {
     whole: &'a Graph,
     defs: &'a [Def],
     run: &'a Run,
+    /// Its expressions are those of the whole graph, which move over at the end.
     short: Graph,
     /// Values of the short graph by those of the whole.
     new: Vec<Option<ValueId>>,
@@ -294,6 +308,7 @@ fn liken(whole: &Graph, defs: &[Def], run: &Run, outputs: &mut [OutputOf]) -> Op
     Some(())
 }
 
+/// Returns an argument with other values; `None` if one has no counterpart.
 fn renamed(arg: &Arg, rename: &impl Fn(ValueId) -> Option<ValueId>) -> Option<Arg> {
     Some(match arg {
         Arg::Value(v) => Arg::Value(rename(*v)?),
