@@ -38,8 +38,8 @@ pub struct Cut {
     pub views: Views,
 }
 
-// Moved a few times and held in one list: boxes would save nothing.
 /// A piece of a graph that is cut. The `base` of a view is its root.
+// Moved a few times and held in one list: boxes would save nothing.
 #[allow(clippy::large_enum_variant)]
 pub enum Piece {
     Segment(Cutout),

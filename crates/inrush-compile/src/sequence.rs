@@ -99,9 +99,9 @@ pub struct Part {
     pub frees: Vec<ValueId>,
 }
 
+/// The work of a part.
 #[derive(Clone, Debug)]
 // Moved a few times and held in one list: boxes would save nothing.
-/// The work of a part.
 #[allow(clippy::large_enum_variant)]
 pub enum What {
     Segment(Segment),
