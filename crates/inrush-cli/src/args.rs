@@ -1,4 +1,8 @@
 //! The command line.
+//!
+//! clap prints the comments of fields and variants as the text of `--help`, so they are written for
+//! users of the command. They end without a full stop, and a default that code computes is in
+//! brackets.
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

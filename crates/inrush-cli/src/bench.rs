@@ -1,4 +1,7 @@
 //! `inrush bench`: compile time and latency of models.
+//!
+//! Models are measured one after the other, and each is dropped before the next is opened, so that
+//! one set of weights is in memory at a time. A model that fails is reported and the others go on.
 
 use crate::args::BenchArgs;
 use crate::out::say;
@@ -10,6 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Measures all models.
+///
+/// # Errors
+/// Of the kind of the first failure, after all models were tried.
 pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
     if !a.json {
         say!(
@@ -36,7 +43,10 @@ pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
     }
 }
 
+/// Measures a model. Inputs are those of the file next to it, else the archive's samples, else
+/// random.
 fn one(path: &Path, a: &BenchArgs) -> Result<()> {
+    // `--cold`: an empty cache that lives as long as this function.
     let fresh = a
         .cold
         .then(tempfile::tempdir)

@@ -1,4 +1,8 @@
 //! Outputs against expected outputs.
+//!
+//! The measure is the relative error of a whole tensor in the Euclidean norm, `|got - want| /
+//! |want|`. Unlike a bound for each element it does not fail where an element is near zero by
+//! cancellation, and one tolerance serves tensors of any scale.
 
 use inrush_base::{DType, Error, Result};
 use inrush_runtime::Tensor;
@@ -6,6 +10,7 @@ use inrush_runtime::Tensor;
 /// The elements of a tensor as `f64`, in row-major order.
 pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
     let bytes = t.to_bytes();
+    // Elements are little-endian in files and in tensors.
     fn each<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes
             .chunks_exact(N)
@@ -86,6 +91,7 @@ pub fn correct(scores: &Tensor, labels: &Tensor) -> Result<(usize, usize)> {
     let (scores, labels) = (to_f64(scores)?, to_f64(labels)?);
     let mut right = 0;
     for (row, label) in scores.chunks_exact((classes as usize).max(1)).zip(&labels) {
+        // `>` keeps the first of equal maxima.
         let mut best = 0;
         for (i, v) in row.iter().enumerate() {
             if *v > row[best] {

@@ -1,4 +1,13 @@
-//! `inrush run --device`: a model on a GPU. Python builds kernels that are not in the cache, and takes no part in calls.
+//! `inrush run --device`: a model on a GPU. Python builds kernels that are not in the cache, and
+//! takes no part in calls.
+//!
+//! ```text
+//! archive -> compile_sequence -> native::lower -> Triton in worker processes -> Model -> calls
+//! ```
+//!
+//! `inrush-host` runs the sequence in this process, with the driver and, for matrix products, with
+//! cuBLAS. The latter is looked for in the folders of Python packages; without it products are
+//! compiled.
 
 use crate::args::RunArgs;
 use crate::io;
@@ -47,6 +56,7 @@ struct Python {
 }
 
 impl Python {
+    /// Asks the interpreter once for everything: starting an interpreter is slow.
     fn find() -> Result<Python> {
         let path = std::env::var_os("INRUSH_PYTHON").unwrap_or_else(|| "python3".into());
         let path = PathBuf::from(path);
@@ -79,6 +89,8 @@ impl Python {
         let folder = Cache::default_dir().join("triton");
         let script = folder.join("worker.py");
         if std::fs::read(&script).ok().as_deref() != Some(WORKER.as_bytes()) {
+            // Written to a temporary file and renamed: another process may read the script
+            // meanwhile.
             let write = || -> std::io::Result<()> {
                 std::fs::create_dir_all(&folder)?;
                 let mut file = tempfile::NamedTempFile::new_in(&folder)?;
@@ -102,11 +114,14 @@ impl Python {
 /// A model that is ready to run, and what it took.
 struct Session {
     model: Model,
+    /// Names of the inputs, by position.
     inputs: Vec<String>,
+    /// Inputs that came with the archive.
     samples: Option<Vec<Value>>,
     times: Times,
     cached: bool,
     target: GpuTarget,
+    /// Operators that a library does.
     libraries: Libraries,
 }
 
@@ -212,6 +227,7 @@ fn open(a: &RunArgs) -> Result<Session> {
         start: Instant::now(),
     };
     let request = Request {
+        // Nothing here asks for gradients, so passes may drop what only they read.
         inference: true,
         ..Request::default()
     };

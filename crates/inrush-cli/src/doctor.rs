@@ -1,4 +1,8 @@
 //! `inrush doctor` and `inrush cache`.
+//!
+//! The doctor tries what a run needs, in the order in which a run needs it: the processor's level,
+//! the C compiler, a build, vector functions of the C library, a cache that can be written. Each
+//! finding says what to install or set if it is not good.
 
 use crate::args::{CacheArgs, DoctorArgs};
 use crate::out::say;
@@ -9,11 +13,14 @@ use std::process::ExitCode;
 
 /// One line of the report.
 struct Finding {
+    /// The key in JSON, with spaces replaced.
     what: &'static str,
+    /// False makes the exit code 3. A missing optional part is good, with a note in `detail`.
     ok: bool,
     detail: String,
 }
 
+/// Prints the findings.
 pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
     let mut findings = Vec::new();
     let levels: Vec<&str> = inrush_cpu::available().iter().map(|i| i.name()).collect();
@@ -126,6 +133,7 @@ fn try_build() -> Result<u128> {
     Ok(start.elapsed().as_millis())
 }
 
+/// Prints or clears the usage of the cache; with `--clear` the figures are of what was removed.
 pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     let cache = Cache::open_default();
     let usage = if a.clear {

@@ -1,4 +1,7 @@
 //! `inrush explain`: a report of what became of a model, as one HTML page.
+//!
+//! An archive is compiled for the report, so it has times of stages, origins of kernels and refused
+//! fusions. A package keeps its program only. The page is written whole or not at all.
 
 mod html;
 mod memory;
@@ -31,8 +34,11 @@ struct Report {
     compilation: Option<Compilation>,
 }
 
+/// Data that only compiling gives.
 struct Compilation {
+    /// Read back from the text of stage fuse: observers see text, not the plan.
     plan: Plan,
+    /// Names and times in order; the build is last if it ran.
     stages: Vec<(&'static str, Duration)>,
     /// The note on the build if it did not run.
     build: Option<String>,
@@ -57,6 +63,7 @@ impl Observer for Watch {
     }
 }
 
+/// Writes the page.
 pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
     let shown = a.model.display().to_string();
     if !a.model.exists() {
@@ -89,6 +96,7 @@ fn file_name(path: &Path) -> String {
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
+/// Reads the report's data from a package.
 fn of_package(path: &Path) -> Result<Report> {
     let package = Package::open(path)?;
     let t = &package.target;
@@ -101,6 +109,7 @@ fn of_package(path: &Path) -> Result<Report> {
     })
 }
 
+/// Compiles an archive for its report.
 fn of_archive(a: &ExplainArgs) -> Result<Report> {
     let caps = session::caps(&a.target)?;
     let start = Instant::now();
@@ -146,7 +155,8 @@ fn of_archive(a: &ExplainArgs) -> Result<Report> {
     })
 }
 
-/// The archive's example values where it has them, small sizes otherwise.
+/// Returns the values of symbols that the page shows sizes for: the archive's example, else 2,
+/// moved into the range.
 fn symbols(program: &Program, hints: &[(String, i64)]) -> Vec<i64> {
     let value = |s: &inrush_program::Symbol| {
         let hint = hints.iter().find(|h| h.0 == s.name).map_or(2, |h| h.1);

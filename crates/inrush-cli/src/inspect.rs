@@ -1,4 +1,7 @@
 //! `inrush inspect`: a model at any stage.
+//!
+//! The model is compiled with an observer that keeps the text of one stage. The pipeline runs to
+//! its end even for an early stage; an error in a later one is not shown then.
 
 use crate::args::{InspectArgs, TargetArgs};
 use crate::out::say;
@@ -10,7 +13,9 @@ use std::process::ExitCode;
 
 /// Keeps the text of one stage.
 struct Keep<'a> {
+    /// The stage that the user asked for.
     stage: &'a str,
+    /// Its text, once the stage has run.
     text: Option<String>,
 }
 
@@ -40,6 +45,7 @@ fn caps(a: &InspectArgs) -> Result<Caps> {
     })
 }
 
+/// Prints a stage of a model.
 pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     let name = a.model.display().to_string();
     let stage = a.stage.as_str();
@@ -72,6 +78,7 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
         archive.graph,
         &caps,
         &Options {
+            // One translation unit, so that the printed source is whole.
             pieces: 1,
             verify: session::verify(),
             ..Options::default()

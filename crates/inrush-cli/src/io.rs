@@ -1,4 +1,8 @@
 //! Tensors in safetensors files.
+//!
+//! The format is a header in JSON (name, dtype, shape, range of bytes), then the bytes of
+//! contiguous row-major tensors. Reading maps the file and copies each tensor out; the library has
+//! checked that ranges fit the file before a byte is read.
 
 use inrush_base::{DType, Error, Result};
 use inrush_package::{cannot_write, write_whole};
@@ -9,6 +13,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
+/// Returns the dtype of a file's; `None` for those that no tensor here has.
 fn dtype(d: Dtype) -> Option<DType> {
     Some(match d {
         Dtype::BOOL => DType::Bool,
@@ -30,6 +35,8 @@ fn dtype(d: Dtype) -> Option<DType> {
     })
 }
 
+/// Returns the file's name of a dtype. The inverse of [`dtype`] by search, so that there is one
+/// table.
 fn file_dtype(d: DType) -> Option<Dtype> {
     [
         Dtype::BOOL,
@@ -87,7 +94,7 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     inner().map_err(|e| e.in_file(path.display().to_string()))
 }
 
-/// Writes tensors under the keys "0", "1", …
+/// Writes tensors under their keys ("0", "1", …). The file is written whole or not at all.
 pub fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let mut data = Vec::with_capacity(tensors.len());
     for (name, t) in tensors {

@@ -1,4 +1,21 @@
 //! The `inrush` command as a library, so that benchmarks and tests call the same code.
+//!
+//! One module for each command (`run`, `compile` in `package`, `bench`, `explain`, `inspect`,
+//! `doctor` and `cache`) and the parts that they share:
+//!
+//! ```text
+//! args      the command line, as clap reads it
+//! session   model file -> model that runs, with times
+//! device    the same for a GPU
+//! io        safetensors files
+//! compare   outputs against expected ones
+//! out       standard output that may be closed early
+//! progress  the spinner
+//! ```
+//!
+//! A command returns an exit code, or an error whose kind decides it: 2 for input, 3 for the
+//! machine, 4 for a fault of inrush. 1 means that the outputs of a run differ from the expected
+//! ones.
 
 pub mod args;
 pub mod bench;

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     // clap prints its own message and leaves with 2 on wrong usage.
     let cli = Cli::parse();
     // Where no thread is to be had, memory comes when it is touched.
+    // Pages are touched in parallel with the import.
     let _ = std::thread::Builder::new().spawn(inrush_alloc::warm);
     match dispatch(cli) {
         Ok(code) => code,
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the command.
 fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
     match cli.command {
         Command::Run(a) => inrush_cli::run::run(&a),

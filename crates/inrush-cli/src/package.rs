@@ -1,4 +1,7 @@
 //! `inrush compile`: an archive into a package.
+//!
+//! A package is compiled ahead of time for one level of processor: program, shared object and
+//! weights in a file. Loading it needs no C compiler.
 
 use crate::args::CompileArgs;
 use crate::out::say;
@@ -9,6 +12,7 @@ use inrush_package::{Package, Target, WeightData};
 use inrush_runtime::cache::Cache;
 use std::process::ExitCode;
 
+/// Compiles an archive and writes the package.
 pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     let caps = session::caps(&a.target)?;
     let progress = Progress::new(a.json);
@@ -31,6 +35,8 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         os: std::env::consts::OS.to_string(),
         isa: caps.isa.name().to_string(),
     };
+    // Checksums are compared before the bytes are copied, so that a damaged archive makes no
+    // package.
     let weights = &c.archive.weights;
     weights
         .check()

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 /// Shows the current step's name once the work has taken a second.
 pub struct Progress {
+    /// Hidden until a second has passed.
     bar: ProgressBar,
     start: Instant,
+    /// False where no one looks: with `--json`, or if standard error is no terminal.
     visible: bool,
 }
 
 impl Progress {
+    /// Returns a spinner that is hidden at first.
     pub fn new(quiet: bool) -> Progress {
         let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());
         bar.set_draw_target(ProgressDrawTarget::hidden());
@@ -49,6 +52,7 @@ impl Progress {
         });
     }
 
+    /// Removes the spinner.
     pub fn done(&self) {
         self.bar.finish_and_clear();
     }

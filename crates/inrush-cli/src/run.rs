@@ -1,4 +1,8 @@
 //! `inrush run`.
+//!
+//! Opens the model, binds inputs, makes one call whose outputs are checked and written, then
+//! measures repeated calls. Inputs are those of `--inputs`, else the archive's samples (unless
+//! `--size` asks for other sizes), else seeded random data: the same on each run and machine.
 
 use crate::args::RunArgs;
 use crate::out::say;
@@ -12,6 +16,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Runs a model.
+///
+/// # Errors
+/// As the steps above. Outputs that differ from the expected ones are no error but exit code 1.
 pub fn run(a: &RunArgs) -> Result<ExitCode> {
     if a.device != "cpu" {
         return crate::device::run(a);
@@ -39,6 +47,7 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     };
     s.model.set_seed(a.seed);
     let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
+    // Peak memory of a call at these inputs, by the memory plan.
     let peak = s.model.stats(&inputs)?.bytes;
     let report = Check::new(&outputs, expect.as_ref()).map_err(|e| match &a.expect {
         Some(path) => e.in_file(path.display().to_string()),
@@ -116,7 +125,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
 
 /// How many steps of each kind a call makes.
 pub struct Counts {
+    /// Launches of fused kernels.
     pub kernels: usize,
+    /// Matrix products and convolutions.
     pub contractions: usize,
 }
 
@@ -147,7 +158,10 @@ pub fn user_outputs(model: &Model, outputs: Vec<Value>) -> Vec<Value> {
         .collect()
 }
 
-/// Tensors of a file as inputs: by name, else by position.
+/// Binds tensors of a file to inputs: by name, else by position. `path` is for messages.
+///
+/// # Errors
+/// An input without a tensor, and a tensor without an input: most often a misspelled key.
 pub fn bind_inputs(
     model: &Model,
     mut tensors: BTreeMap<String, Tensor>,
@@ -239,12 +253,14 @@ fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
         .collect())
 }
 
-/// Seeded inputs: floats uniform in -1..1, integers in 0..2 (safe as indices), bools alternating at random.
+/// Returns seeded inputs: floats uniform in -1..1, integers in 0..2 (safe as indices), bools
+/// alternating at random. `symbols` are the values of the program's symbols.
 pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
     let program = model.program();
     let mut sizes = Vec::new();
     inrush_program::evaluate(&program.sizes, symbols, &mut sizes)
         .map_err(|_| Error::input("these sizes overflow"))?;
+    // Xorshift64 (Marsaglia 2003): reproducible, without a dependency.
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = move || {
         state ^= state << 13;
@@ -274,6 +290,8 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                     .iter()
                     .try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
                 let n = n
+                    // Sizes come from the model or from `--size`; the bound keeps a mistake from
+                    // exhausting memory.
                     .filter(|n| *n <= 1 << 32)
                     .ok_or_else(|| Error::input("these inputs are too large"))?;
                 let mut bytes = Vec::new();
@@ -284,6 +302,7 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                     })?;
                 for _ in 0..n {
                     let r = next();
+                    // 24 bits, the precision of f32: the same value in either float type.
                     let x = (r >> 40) as f64 / (1u64 << 23) as f64 - 1.0;
                     match dtype.0 {
                         DType::F64 => bytes.extend(x.to_le_bytes()),
@@ -308,11 +327,14 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
 
 /// The result of a comparison with expected outputs.
 pub(crate) struct Check {
+    /// The largest error of any output; `None` if there was nothing to compare.
     pub(crate) max_rel_err: Option<f64>,
+    /// Rows of output 0 whose label was right, and all rows.
     pub(crate) accuracy: Option<(usize, usize)>,
 }
 
 impl Check {
+    /// Compares outputs with the tensors of a file.
     pub(crate) fn new(
         outputs: &[Value],
         expect: Option<&BTreeMap<String, Tensor>>,
@@ -402,6 +424,7 @@ pub(crate) fn write_outputs(a: &RunArgs, outputs: &[Value]) -> Result<()> {
 /// Times of repeated calls.
 #[derive(Copy, Clone, Debug)]
 pub struct Latency {
+    /// Less sensitive to interruptions than the mean.
     pub median: Duration,
     pub best: Duration,
     pub count: usize,
@@ -425,6 +448,7 @@ pub fn measure_calls(
         let out = call()?;
         times.push(start.elapsed());
         drop(out);
+        // Enough for a median; tiny models would fill memory with times.
         if times.len() >= 20_000 {
             break;
         }

@@ -1,4 +1,12 @@
 //! From a model file to a model that runs, with the time of every step.
+//!
+//! ```text
+//! .pt2     import -> stages -> +- C compiler ----------+-> load
+//!                              '- check, bind weights -'
+//! package  load
+//! ```
+//!
+//! The C compiler runs in processes of its own, so weights are checked and packed at the same time.
 
 use crate::args::TargetArgs;
 use crate::progress::Progress;
@@ -39,7 +47,7 @@ pub fn verify() -> bool {
     inrush_runtime::verify_is_asked_for()
 }
 
-/// Milliseconds of each step.
+/// The time of each step.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     /// Stages by name: import, normalize, …, build.
@@ -68,6 +76,7 @@ impl Times {
 pub struct Session {
     pub model: Model,
     pub times: Times,
+    /// The processor that the model was compiled for.
     pub caps: Caps,
     /// The shared object came from the cache; `None` for a package.
     pub cached: Option<bool>,
@@ -96,6 +105,7 @@ impl Observer for Watch<'_> {
 
 /// A compiled archive, with the times of its stages.
 pub struct CompiledArchive {
+    /// Weights and samples; its graph was consumed.
     pub archive: inrush_torch::Model,
     pub compiled: Compiled,
     pub times: Times,
@@ -148,7 +158,7 @@ pub fn build(
     Ok(built)
 }
 
-/// The shared object, how long it took, and when it was there.
+/// Returns the shared object, how long it took, and when it was there.
 fn build_pieces(
     pieces: &[String],
     caps: &Caps,
@@ -223,6 +233,7 @@ pub fn open(path: &Path, target: &TargetArgs, cache: &Cache, quiet: bool) -> Res
     })
 }
 
+/// Loads a package. It has no stages, samples or hints.
 fn open_package(
     path: &Path,
     mut caps: Caps,
@@ -235,6 +246,7 @@ fn open_package(
     let isa = Isa::parse(&package.target.isa);
     let model =
         Model::from_package(package, pool).map_err(|e| e.in_file(path.display().to_string()))?;
+    // A package was compiled for a level of its own.
     caps.isa = isa.unwrap_or(caps.isa);
     let times = Times {
         load: start.elapsed(),
@@ -250,7 +262,8 @@ fn open_package(
     })
 }
 
-/// The archive's sample inputs as values of a call.
+/// Returns the archive's sample inputs as values of a call; `None` if it has none, or one that no
+/// tensor here can hold.
 pub(crate) fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>> {
     let samples = archive.samples.as_ref().ok()?;
     samples
@@ -266,6 +279,7 @@ pub(crate) fn sample_values(archive: &inrush_torch::Model) -> Option<Vec<Value>>
         .collect()
 }
 
+/// Weights of a mapped archive as the runtime reads them.
 pub(crate) struct ArchiveWeights(pub(crate) inrush_torch::Weights);
 
 impl WeightSource for ArchiveWeights {

@@ -1,6 +1,6 @@
 //! A few pieces of HTML. All text is escaped where it enters.
 
-/// Text that is safe in elements and attributes.
+/// Returns text that is safe in elements and attributes. Names and lines of models are untrusted.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -16,7 +16,7 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// A table of cells that are HTML already.
+/// Returns a table. The head is text; cells are HTML already, which the caller has escaped.
 pub(super) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut out = String::from("<table><thead><tr>");
     for h in head {
@@ -42,7 +42,7 @@ pub(super) fn details(summary: &str, inner: &str) -> String {
     )
 }
 
-/// `12.3 MB`.
+/// Returns a number of bytes for people, in decimal units: `12.3 MB`.
 pub(super) fn bytes(n: i64) -> String {
     let v = n as f64;
     match n {
@@ -53,6 +53,7 @@ pub(super) fn bytes(n: i64) -> String {
     }
 }
 
+/// The style sheet of the page, which loads nothing from elsewhere.
 pub(super) const STYLE: &str = "\
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d0d7de}

@@ -1,5 +1,16 @@
-//! The arena over time, drawn: a rectangle for each buffer, from the step that writes it to the last that reads it, as high
-//! as its bytes.
+//! The arena over time, drawn: a rectangle for each buffer, from the step that writes it to the
+//! last that reads it, as high as its bytes.
+//!
+//! ```text
+//! offset ^   +----+
+//!        |   | t1 |  +-----+
+//!        | +-+----+--+  t2 |
+//!        | |   t0    |-----+
+//!        +-+---------+-------> steps
+//! ```
+//!
+//! Rectangles do not overlap, except for buffers that are written in place of others. Gaps are
+//! bytes that the plan could not use.
 
 use super::Report;
 use super::html::{bytes, escape};
@@ -8,7 +19,9 @@ use std::fmt::Write;
 
 /// A buffer of the arena.
 pub(super) struct Block {
+    /// Position in the program's buffers.
     pub buffer: usize,
+    /// Bytes from the arena's start.
     pub offset: i64,
     pub bytes: i64,
     /// First and last step that uses it.
@@ -70,10 +83,11 @@ pub(super) fn blocks(program: &Program, sizes: &[i64]) -> Vec<Block> {
         .collect()
 }
 
+/// Units of the drawing; the page scales it to its width.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 360.0;
 
-/// The drawing.
+/// Returns the drawing as SVG. A rectangle tells its buffer, bytes and steps when pointed at.
 pub(super) fn svg(report: &Report, blocks: &[Block], arena: i64) -> String {
     let program = &report.program;
     let (steps, arena) = (program.steps.len().max(1) as f64, arena.max(1) as f64);

@@ -1,4 +1,7 @@
 //! The page: what was measured, what was fused and what was not, where memory goes, what runs.
+//!
+//! Sections in order: summary, stages, memory over time, steps, refused fusions by reason, the
+//! program as text. Each is a function from the report to HTML.
 
 use super::html::{STYLE, bytes, details, escape, table};
 use super::{Compilation, Report, memory};
@@ -6,7 +9,7 @@ use inrush_program::{Place, Program, Step};
 use inrush_sched::Reason;
 use std::collections::BTreeMap;
 
-/// Refusals of one reason that are listed.
+/// Refusals of one reason that are listed. Bounds the page of a large model.
 const MAX_LISTED: usize = 500;
 
 pub(super) fn page(r: &Report) -> String {
@@ -36,10 +39,12 @@ pub(super) fn page(r: &Report) -> String {
     out
 }
 
+/// Returns the value of a size line; 0 for one that a damaged program does not have.
 fn value(sizes: &[i64], id: inrush_program::SizeId) -> i64 {
     sizes.get(id.0 as usize).copied().unwrap_or(0)
 }
 
+/// Returns the table of key figures.
 fn summary(r: &Report, sizes: &[i64]) -> String {
     let p = &r.program;
     let products = |steps: &[Step]| {
@@ -80,6 +85,7 @@ fn summary(r: &Report, sizes: &[i64]) -> String {
     table(&["", ""], rows)
 }
 
+/// Returns the table of times, with bars relative to the longest stage.
 fn stages(c: &Compilation) -> String {
     let longest = c.stages.iter().map(|s| s.1).max().unwrap_or_default();
     let rows = c.stages.iter().map(|(name, time)| {
@@ -103,6 +109,7 @@ fn stages(c: &Compilation) -> String {
     out
 }
 
+/// Returns the drawing of the arena with its totals.
 fn arena(r: &Report, sizes: &[i64]) -> String {
     let blocks = memory::blocks(&r.program, sizes);
     let total = value(sizes, r.program.arena_bytes);
@@ -148,6 +155,7 @@ fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
     let Some(c) = c else {
         return escape(&named.join(", "));
     };
+    // Steps of the program and of the plan are paired by position.
     let steps = c.plan.load_steps.iter().chain(&c.plan.steps);
     let mut seen = Vec::new();
     let mut out = String::new();
@@ -170,6 +178,7 @@ fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
     out
 }
 
+/// Returns the table of steps, those at load first.
 fn steps(r: &Report, sizes: &[i64]) -> String {
     let p = &r.program;
     let loads = p.load_steps.len();
@@ -250,6 +259,7 @@ fn buffer(p: &Program, at: usize) -> String {
     format!("{} ({kind})", b.name)
 }
 
+/// Returns the refused fusions, folded by reason.
 fn refusals(c: &Compilation) -> String {
     let mut by_reason: BTreeMap<Reason, Vec<&inrush_sched::Refusal>> = BTreeMap::new();
     for r in &c.plan.refusals {
