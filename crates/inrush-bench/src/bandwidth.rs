@@ -1,5 +1,10 @@
 //! Measures memory-bound kernels on tensors larger than the caches, relative to a copy of as many
 //! bytes by as many threads.
+//!
+//! A perfect kernel of this kind takes as long as a copy of the same bytes: it reads each input
+//! once, writes each output once, and hides all arithmetic. The share of the copy's speed is
+//! therefore the figure, and it carries over between machines better than GB/s. The copy and the
+//! kernel take turns, so that both see the same disturbances.
 
 use crate::Args;
 use crate::clock::median;
@@ -15,6 +20,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Rows and columns: 64 MiB of `f32` a tensor, beyond any cache.
 const N: usize = 4096;
 /// Turns that a kernel and the copy take.
 const ROUNDS: usize = 5;
@@ -80,6 +86,7 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
+    /// Returns the case as a graph in text form.
     fn text(&self) -> String {
         let mut text = String::from("graph case\n");
         for (i, ty) in self.inputs.iter().enumerate() {
@@ -90,6 +97,7 @@ impl Case {
     }
 }
 
+/// Measures all cases that `--only` selects. Prints a table and returns the figures.
 pub fn bandwidth(a: &Args) -> Result<Value> {
     let target = TargetArgs {
         target: "native".into(),
@@ -118,6 +126,7 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
         let model = build(&case.text(), &caps, &cache, &pool, &options)
             .map_err(|e| e.context(case.name))?;
         let inputs = run::random_inputs(&model, &[])?;
+        // A copy of n elements moves 2 n: it reads and writes each.
         let mut copy = Copy::new(case.elements / 2, pool.clone())?;
         let turn = Duration::from_secs_f64(a.seconds / ROUNDS as f64);
         let [mut own, mut other, mut share] = [const { Vec::new() }; 3];
@@ -134,6 +143,7 @@ pub fn bandwidth(a: &Args) -> Result<Value> {
         }
         let bytes = (4 * case.elements) as f64;
         let (own, other) = (median(&mut own), median(&mut other));
+        // Medians of the turns, and the best against the best: noise only ever adds time.
         let (share, best) = (median(&mut share), best_copy / best_own);
         table.row(vec![
             case.name.into(),

@@ -15,11 +15,14 @@ use std::time::Duration;
 /// A stage: its name, processor time, time on the wall.
 type Stage = (&'static str, Duration, Duration);
 
+/// Collects the stages of one compilation.
 struct Stages {
+    /// Begin of the stage that runs.
     start: Mark,
     done: Vec<Stage>,
 }
 
+/// Returns a stage that began at `start` and ends now.
 fn stage(name: &'static str, start: Mark) -> Stage {
     let span = start.span();
     (name, span.busy(), span.wall)
@@ -34,12 +37,15 @@ impl Observer for Stages {
     }
 }
 
+/// Compiles generated graphs of growing size. Prints a table for each kind and returns the figures.
 pub fn growth(a: &Args) -> Result<Value> {
     let caps = session::caps(&TargetArgs {
         target: "native".into(),
         threads: Some(a.threads()),
     })?;
     type Make = fn(usize) -> Text;
+    // Each kind stresses another part: long fusions, products, shared operands, repeated blocks,
+    // none.
     let kinds: [(&str, Make); 5] = [
         ("pointwise chain", pointwise),
         ("matmul chain", chain),
@@ -55,9 +61,11 @@ pub fn growth(a: &Args) -> Result<Value> {
             let text = make(*size);
             let (stages, kernels) = compile(&text.text, &caps, a.threads())?;
             let (operators, nodes) = (text.operators as f64, decomposed(&text.text)?);
+            // Time for each operator: a constant column means that the stage is linear.
             let micros = |d: Duration| d.as_secs_f64() * 1e6 / operators;
             let each: Vec<(&str, f64)> = stages.iter().map(|s| (s.0, micros(s.1))).collect();
             let total: f64 = each.iter().filter(|e| e.0 != "parse").map(|e| e.1).sum();
+            // Parsing the text form is no part of compiling.
             let behind = stages.iter().filter(|s| s.0 != "parse");
             let wall = micros(behind.map(|s| s.2).sum());
             let wall_of_node = wall * operators / nodes as f64;
@@ -124,7 +132,9 @@ fn compile(text: &str, caps: &Caps, threads: usize) -> Result<(Vec<Stage>, usize
 
 /// A graph in text form that grows by calls.
 struct Text {
+    /// Lines so far.
     text: String,
+    /// Numbers given out.
     values: usize,
     operators: usize,
 }
@@ -146,16 +156,19 @@ impl Text {
         id
     }
 
+    /// Adds a weight.
     fn weight(&mut self, ty: &str) -> usize {
         let name = format!("parameter w{}", self.values);
         self.given(ty, &name)
     }
 
+    /// Adds an operator's call.
     fn call(&mut self, ty: &str, call: &str) -> usize {
         self.operators += 1;
         self.given(ty, call)
     }
 
+    /// Ends the graph.
     fn output(mut self, value: usize) -> Text {
         let _ = writeln!(self.text, "output 0: %{value}");
         self

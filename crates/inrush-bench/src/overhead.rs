@@ -1,4 +1,8 @@
 //! Measures the overhead of a call and of a kernel, by chains of tiny kernels of growing length.
+//!
+//! A kernel over 32 elements does next to nothing, so a chain of one measures a call: checks of
+//! inputs, allocation of the output, the loop over steps. The slope over longer chains is the cost
+//! of a step.
 
 use crate::Args;
 use crate::clock::median;
@@ -13,10 +17,12 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Kernels in a chain. The first has to be 1, the base of the slope.
 const LENGTHS: &[usize] = &[1, 10, 50, 200];
+/// Turns of each length; their median is reported.
 const ROUNDS: usize = 5;
 
-/// Each operator a kernel of its own: fusion is off.
+/// Returns a chain of calls. Each operator is a kernel of its own, since fusion is off.
 fn chain(length: usize) -> String {
     let mut text = String::from("graph chain\n%0 x: f32[4, 8] = input 0\n");
     for k in 1..=length {
@@ -26,6 +32,7 @@ fn chain(length: usize) -> String {
     text + &format!("output 0: %{length}\n")
 }
 
+/// Measures all lengths. Prints a table and returns the figures.
 pub fn overhead(a: &Args) -> Result<Value> {
     let target = TargetArgs {
         target: "native".into(),

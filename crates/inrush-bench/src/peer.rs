@@ -1,4 +1,13 @@
 //! PyTorch on the same archive, in another process that answers timing requests.
+//!
+//! ```text
+//! peer   -> {"aoti": {..}, "eager": {..}}          once, when it is ready
+//! inrush -> aoti 0.4                               backend and seconds, a line
+//! peer   -> {"median_ms": 1.2, "min_ms": 1.1}
+//! ```
+//!
+//! The peer stays alive between requests, so that the two can be measured in turns. It waits for
+//! its standard input meanwhile and takes no processor time.
 
 use inrush_base::{Error, Result};
 use serde_json::Value;
@@ -6,6 +15,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+/// A running peer. Dropping it closes its input and waits for its end.
 pub struct Peer {
     child: Child,
     /// Taken when the peer is to end: it ends with its input.
@@ -61,6 +71,10 @@ impl Peer {
             .ok_or_else(|| Error::machine(format!("the peer answers {answer}")))
     }
 
+    /// Reads a line of JSON.
+    ///
+    /// # Errors
+    /// The peer has ended, or reports an error of its own.
     fn answer(&mut self) -> Result<Value> {
         let mut line = String::new();
         let n = self.answers.read_line(&mut line);

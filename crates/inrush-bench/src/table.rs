@@ -1,20 +1,24 @@
 //! Text tables: the first column to the left, the others to the right.
 
+/// Rows of cells; the first is the head.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
+    /// Returns a table with a head and no rows.
     pub fn new(head: &[&str]) -> Table {
         Table {
             rows: vec![head.iter().map(|h| h.to_string()).collect()],
         }
     }
 
+    /// Adds a row. It may be shorter or longer than the head.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
+    /// Prints the table. Widths are counted in characters, not bytes.
     pub fn print(&self) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |c: usize| {

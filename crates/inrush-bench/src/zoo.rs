@@ -1,4 +1,16 @@
 //! Measures exported models: compile time, load time, latency, memory and errors, and PyTorch's.
+//!
+//! For each archive:
+//!
+//! 1. *Cold compile*: opened several times, each with an empty cache; medians of wall and processor
+//!    time.
+//! 2. *Correctness*: runs at every batch size for which inputs are stored, against stored outputs
+//!    of eager.
+//! 3. *Latency*: inrush, AOTInductor and eager take turns of equal length. A ratio is formed in
+//!    each turn and the median of the ratios counts, since neighbouring turns see the same load of
+//!    the machine.
+//!
+//! Verdicts compare the worst model with targets.
 
 use crate::Args;
 use crate::clock::{mark, median};
@@ -23,6 +35,7 @@ const SPEED: (f64, f64) = (1.3, 1.0 / 1.1);
 /// Turns that inrush and its peers take.
 const ROUNDS: usize = 5;
 
+/// The outcome for a folder of archives.
 pub struct Zoo {
     /// Every archive compiled, ran and was right.
     pub good: bool,
@@ -46,8 +59,11 @@ struct Row {
     /// Medians over the turns of peer's time / inrush's.
     aoti_ratio: Option<f64>,
     eager_ratio: Option<f64>,
+    /// Memory of a call by the plan, weights aside.
     bytes: usize,
+    /// Peak memory of eager at the same inputs.
     eager_bytes: Option<f64>,
+    /// Seconds that AOTInductor took to compile: wall, and processor.
     aoti_compile: Option<(f64, f64)>,
     kernels: usize,
     contractions: usize,
@@ -62,6 +78,7 @@ impl Row {
     }
 }
 
+/// Measures all archives of a folder. One that fails is reported, and the others go on.
 pub fn zoo(dir: &Path, a: &Args) -> Result<Zoo> {
     let archives = archives(dir, a.only.as_deref())?;
     let mut rows = Vec::new();
@@ -85,6 +102,7 @@ pub fn zoo(dir: &Path, a: &Args) -> Result<Zoo> {
     })
 }
 
+/// Returns a file's name without its folder and ending.
 fn stem(path: &Path) -> String {
     let name = path.file_stem();
     name.map_or_else(String::new, |n| n.to_string_lossy().into_owned())
@@ -109,6 +127,7 @@ fn archives(dir: &Path, only: Option<&str>) -> Result<Vec<PathBuf>> {
     }
 }
 
+/// Measures one archive.
 fn one(path: &Path, name: &str, a: &Args) -> Result<Row> {
     let mut row = Row {
         name: name.to_string(),
@@ -243,6 +262,7 @@ fn latency(path: &Path, model: &Model, inputs: &[Value], a: &Args, row: &mut Row
     Ok(())
 }
 
+/// Prints tables of compile times, latencies and errors, failures, and the verdicts.
 fn print(rows: &[Row], failed: &[(String, String)]) {
     let mut t = Table::new(&[
         "cold compile, s",
@@ -368,6 +388,7 @@ fn speed(rows: &[Row]) -> Option<(f64, f64, &str)> {
     Some((mean.exp(), *least, name))
 }
 
+/// Returns the figures as JSON, by the names that scripts read.
 fn report(rows: &[Row], failed: &[(String, String)]) -> serde_json::Value {
     let models: Vec<serde_json::Value> = rows
         .iter()
