@@ -1,6 +1,23 @@
-//! The program that an executor runs: buffers with their places, steps in order, guards, size arithmetic. All of it is data.
+//! The program that an executor runs: buffers with their places, steps in order, guards, size
+//! arithmetic. All of it is data.
 //!
-//! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a number of units.
+//! Does not know: what is inside a kernel. A kernel is a name, a list of buffers and sizes, and a
+//! number of units.
+//!
+//! A call goes through a program in this order:
+//!
+//! 1. *Symbols* are solved from the sizes of the inputs.
+//! 2. *Sizes* are evaluated, one line after the other.
+//! 3. *Inputs* are compared with their types, *guards* are checked.
+//! 4. *Buffers* get addresses: inputs, weights, new outputs, offsets in the arena.
+//! 5. *Steps* run in order: launches of kernels and contractions.
+//! 6. *Outputs* are handed over.
+//!
+//! Sizes, guards and offsets depend on the values of the symbols only, so executors keep them for the
+//! next call of the same sizes.
+//!
+//! References are positions in lists. Programs come from disk too, so [`Program::verify`] checks
+//! them.
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +47,11 @@ pub struct Program {
     pub symbols: Vec<Symbol>,
     /// Size arithmetic, evaluated once a call in order; a [`SizeId`] names a line. Lines refer to earlier ones.
     pub sizes: Vec<Size>,
+    /// The user's inputs in call order.
     pub inputs: Vec<Input>,
+    /// Relations that are checked in order; the first that fails is the error.
     pub guards: Vec<Guard>,
+    /// Tensors in memory. An alias comes after its storage.
     pub buffers: Vec<Buffer>,
     /// Bytes of the arena that holds the temporaries of a call.
     pub arena_bytes: SizeId,
@@ -42,6 +62,7 @@ pub struct Program {
     /// Steps that run once when the model is loaded (they read weights only) and again after a change of weights.
     pub load_steps: Vec<Step>,
     pub steps: Vec<Step>,
+    /// Results in call order, mutations included.
     pub outputs: Vec<Output>,
 }
 
@@ -56,6 +77,7 @@ pub struct Symbol {
     pub source: SymbolSource,
 }
 
+/// The place of a call's inputs that a symbol is read from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SymbolSource {
     /// Solved from size `dim` of input `input`, which is `factor * symbol + offset`.
@@ -89,6 +111,7 @@ pub enum Reads {
     Storage,
 }
 
+/// The type of an input.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InputType {
     /// A tensor. Kernels read it with these strides; [`Reads`] says what becomes of a tensor with others.
@@ -118,6 +141,7 @@ pub struct Guard {
     pub why: String,
 }
 
+/// An ordering of two sizes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Relation {
     Eq,
@@ -209,6 +233,7 @@ pub enum Step {
 /// A kernel over a range of units.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Launch {
+    /// Position in [`Program::kernels`].
     pub kernel: u32,
     pub buffers: Vec<BufferId>,
     /// Symbol values that the kernel takes.
@@ -233,8 +258,11 @@ pub struct Launch {
 pub struct Contract {
     pub a: BufferId,
     pub b: BufferId,
+    /// Elements from the operand's start to its first element.
     pub a_offset: SizeId,
     pub b_offset: SizeId,
+    /// Levels of batch, m, n and k, outermost first. Several levels of a kind are one dimension
+    /// whose index is split: a convolution's m is image, row and column.
     pub batch: Vec<BatchLevel>,
     pub m: Vec<Level>,
     pub n: Vec<Level>,
@@ -266,6 +294,7 @@ pub struct Level {
     pub stride: SizeId,
 }
 
+/// An axis that both operands follow and that is not summed over.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BatchLevel {
     pub size: SizeId,
@@ -273,6 +302,7 @@ pub struct BatchLevel {
     pub b_stride: SizeId,
 }
 
+/// An axis that is summed over: of the reduction, or a tap of a filter.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KLevel {
     pub size: SizeId,

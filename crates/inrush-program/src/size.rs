@@ -1,4 +1,8 @@
 //! Size arithmetic as a straight-line program.
+//!
+//! A call evaluates every line once, in order, into a vector: no recursion and no table of names.
+//! All arithmetic is checked, since sizes come from users. An overflow is an error of the call,
+//! never a wrapped value that an allocation could trust.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +41,10 @@ impl Size {
     }
 }
 
-/// Evaluates all lines into `out`. `None` on overflow or a division by zero, with the line that failed.
+/// Evaluates all lines into `out`. `symbols` are the values by position.
+///
+/// # Errors
+/// The number of the line that overflows, divides by zero, or names a symbol without a value.
 pub fn evaluate(lines: &[Size], symbols: &[i64], out: &mut Vec<i64>) -> Result<(), usize> {
     out.clear();
     out.reserve(lines.len());
@@ -49,7 +56,8 @@ pub fn evaluate(lines: &[Size], symbols: &[i64], out: &mut Vec<i64>) -> Result<(
     Ok(())
 }
 
-/// The value of every line whose symbols are known (those that are not there are unknown) and that does not overflow.
+/// Returns the value of every line; `None` for one that depends on an unknown symbol or overflows.
+/// Used while sizes that come from data are still missing.
 pub fn evaluate_known(lines: &[Size], symbols: &[Option<i64>]) -> Vec<Option<i64>> {
     let mut out: Vec<Option<i64>> = Vec::with_capacity(lines.len());
     for line in lines {
@@ -84,6 +92,7 @@ impl Size {
     }
 }
 
+/// Divides toward minus infinity, as Python does; `None` for a zero divisor or an overflow.
 fn floor_div(a: i64, b: i64) -> Option<i64> {
     let q = a.checked_div(b)?;
     Some(if a % b != 0 && ((a < 0) != (b < 0)) {

@@ -1,4 +1,10 @@
-//! The rules that a program keeps. An executor may rely on them, so a program read from disk is verified first.
+//! The rules that a program keeps. An executor may rely on them, so a program read from disk is
+//! verified first.
+//!
+//! They are about references: positions are within their lists, size lines and aliases refer
+//! backwards (so a single pass evaluates them, and there are no cycles), lists that belong together
+//! are equally long. That buffers do not overlap, and that kernels stay within them, is not checked
+//! here: the plan's verifier holds the former, and poisoned memory tests the latter.
 
 use crate::text::Place as Line;
 use crate::*;
@@ -25,8 +31,10 @@ fn rule(holds: bool, line: Line, message: impl FnOnce() -> String) -> Checked {
 }
 
 impl Program {
-    /// Every reference points at something that exists, sizes refer backwards, aliases do not form cycles. The error shows
-    /// the line that breaks a rule.
+    /// Checks all rules. The error shows the line of the text form that breaks one.
+    ///
+    /// # Errors
+    /// An input error: the compiler's own output is right, so a broken rule means a damaged file.
     pub fn verify(&self) -> Result<()> {
         self.rules().map_err(|p| {
             let line = self.print_place(p.line).unwrap_or_default();
@@ -63,6 +71,7 @@ impl Program {
         })
     }
 
+    /// Checks all rules, in the order of the text form.
     fn rules(&self) -> Checked {
         self.size_lines()?;
         self.size(Line::Arena, self.arena_bytes)?;
@@ -84,6 +93,7 @@ impl Program {
         self.buffer_places()?;
         let mut before: Option<&Step> = None;
         for (k, s) in self.load_steps.iter().chain(&self.steps).enumerate() {
+            // A launch of a call cannot run with one at load.
             if k == self.load_steps.len() {
                 before = None;
             }
@@ -119,6 +129,7 @@ impl Program {
         Ok(())
     }
 
+    /// Checks that lines refer backwards.
     fn size_lines(&self) -> Checked {
         for (k, s) in self.sizes.iter().enumerate() {
             let line = Line::Size(k);
@@ -132,6 +143,7 @@ impl Program {
         Ok(())
     }
 
+    /// Checks that each symbol can be read from its input: a factor of 0 could not be solved.
     fn symbol_sources(&self) -> Checked {
         let mut names = BTreeSet::new();
         for (k, s) in self.symbols.iter().enumerate() {
@@ -166,6 +178,7 @@ impl Program {
         self.each_size(line, sizes.iter().chain(strides))
     }
 
+    /// Checks places. An alias of an earlier buffer cannot form a cycle.
     fn buffer_places(&self) -> Checked {
         for (k, b) in self.buffers.iter().enumerate() {
             let line = Line::Buffer(k);

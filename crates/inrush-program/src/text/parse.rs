@@ -98,6 +98,7 @@ impl Parser<'_> {
         dtype.ok_or_else(|| self.s.error(format!("unknown dtype `{word}`")))
     }
 
+    /// Reads a bound of a symbol. Infinities are the ends of `i64`.
     fn bound(&mut self) -> Result<i64> {
         if self.s.eat_word("inf")? {
             return Ok(i64::MAX);
@@ -154,6 +155,7 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Reads a line of the size arithmetic. Numbers count up, so that they can be checked.
     fn size_line(&mut self) -> Result<()> {
         self.s.next_token()?;
         let at = self.s.id("z")?;
@@ -168,6 +170,7 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Reads the right side of a size line.
     fn size_right(&mut self) -> Result<Size> {
         if let Token::Ident(w) = self.s.peek()?
             && (w == "min" || w == "max")

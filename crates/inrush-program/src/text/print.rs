@@ -225,6 +225,8 @@ impl<'a> Sizes<'a> {
         Sizes { program, first }
     }
 
+    /// Returns a size where it is used. A constant or symbol stands for itself only at its first
+    /// line, so that reading back finds the same line.
     fn get(&self, id: SizeId) -> String {
         let at = id.0 as usize;
         let line = self.program.sizes.get(at);
@@ -234,6 +236,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
+    /// Returns the right side of a size line.
     fn line(&self, s: &Size) -> String {
         let two = |a: SizeId, op: &str, b: SizeId| format!("{} {op} {}", self.get(a), self.get(b));
         let call = |f: &str, a: SizeId, b: SizeId| format!("{f}({}, {})", self.get(a), self.get(b));
