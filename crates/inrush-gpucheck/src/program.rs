@@ -1,4 +1,15 @@
 //! One program: its kernels, its storages, its steps.
+//!
+//! For each program that is scheduled for the GPU this writes:
+//!
+//! ```text
+//! kernels/NAME.py    a Python module for each distinct kernel
+//! data/..            storages before the call, expected outputs of the loop interpreter
+//! index.json         arguments of kernels, grids of launches, names of the files
+//! ```
+//!
+//! A program can be written in several forms: with joined launches, with other tiles than the rules
+//! chose, with other kinds of pointers. Each form is an entry of its own with a suffix in its name.
 
 use inrush_base::{Caps, Error, Result};
 use inrush_expr::{Expr, Sym};
@@ -18,6 +29,7 @@ use std::path::{Path, PathBuf};
 pub struct Given {
     pub inputs: Vec<Value>,
     pub weights: BTreeMap<String, Tensor>,
+    /// Values of symbolic sizes by name.
     pub symbols: BTreeMap<String, i64>,
 }
 
@@ -28,7 +40,9 @@ type Steps = Vec<(Option<Tile>, TritonKernel)>;
 pub struct Writer {
     folder: PathBuf,
     caps: Caps,
+    /// Distinct kernels by id, over all programs.
     kernels: BTreeMap<String, Json>,
+    /// Entries of the index, in order.
     programs: Vec<Json>,
     /// Programs without inputs are written once for each tile near the chosen one, too: as many steps away.
     pub variants: usize,
@@ -43,6 +57,7 @@ fn io(e: std::io::Error) -> Error {
 }
 
 impl Writer {
+    /// Makes the folders. Files of an earlier run are overwritten, not removed.
     pub fn new(folder: &Path, caps: &Caps) -> Result<Writer> {
         std::fs::create_dir_all(folder.join("kernels")).map_err(io)?;
         std::fs::create_dir_all(folder.join("data")).map_err(io)?;
@@ -89,6 +104,7 @@ impl Writer {
             let Some(tile) = step.0.filter(|_| 8 * work(step) >= most) else {
                 continue;
             };
+            // All tiles that are at most so many steps away from the chosen one.
             let mut near = vec![tile];
             for _ in 0..self.variants {
                 let next: Vec<Tile> = near.iter().flat_map(Tile::neighbours).collect();
@@ -121,6 +137,7 @@ impl Writer {
     ) -> Result<()> {
         let pointers = self.pointers;
         let change = |_: usize, t: Tile| Tile { pointers, ..t };
+        // Taken back if no kernel has such pointers: it would only repeat what is there.
         let known = self.kernels.clone();
         let (steps, refused) = self.kernels(plan, storage, false, &change)?;
         let makes = |(_, k): &(Option<Tile>, TritonKernel)| {
@@ -251,6 +268,7 @@ impl Writer {
             .collect()
     }
 
+    /// Writes the index. Returns the numbers of programs and of distinct kernels.
     pub fn finish(self) -> Result<(usize, usize)> {
         let gpu = self.caps.gpu.as_ref();
         let index = json!({
@@ -266,6 +284,7 @@ impl Writer {
         Ok((self.programs.len(), self.kernels.len()))
     }
 
+    /// Writes a kernel's module, unless it is there.
     fn kernel(&mut self, k: &TritonKernel) -> Result<()> {
         if self.kernels.contains_key(&id(k)) {
             return Ok(());
@@ -300,6 +319,7 @@ impl Writer {
         steps: &Steps,
         given: Option<&Given>,
     ) -> Result<Json> {
+        // Expected values are summed in wide floats: the order of sums on a GPU is another.
         let exact = LoopsOptions { wide_sums: true };
         let expect = given
             .map(|g| inrush_interp::loops(loops, &g.inputs, &g.weights, &g.symbols, exact))

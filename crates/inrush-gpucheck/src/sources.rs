@@ -9,7 +9,8 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The programs of the Markdown files under `folder` that run.
+/// Writes the programs of the Markdown files under `folder` that can run, each with its inputs. A
+/// program that is refused is noted, and the others go on.
 pub fn file_tests(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     let files = inrush_filetest::files(folder).map_err(|e| Error::machine(e.to_string()))?;
     for file in files {
@@ -30,7 +31,8 @@ pub fn file_tests(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     Ok(())
 }
 
-/// The graphs of a Markdown file, to be run on random inputs and timed; a program is named by its graph.
+/// Writes the graphs of a Markdown file, to be run on random inputs and timed; a program is named
+/// by its graph.
 pub fn benchmarks(file: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     let read = std::fs::read_to_string(file);
     let text = read.map_err(|e| Error::machine(format!("{}: {e}", file.display())))?;
@@ -46,7 +48,7 @@ pub fn benchmarks(file: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     Ok(())
 }
 
-/// The kernels of an archive; nothing is run.
+/// Writes the kernels of an archive, without inputs: they are built and not run.
 pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let model = inrush_torch::open(path)?;
@@ -54,6 +56,8 @@ pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
     out.program(&name, &loops, None)
 }
 
+/// Lowers a graph for a GPU by the compiler's own stages. Rewrites for library calls do not run:
+/// every operator is to become a kernel.
 fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
     let setup = inrush_filetest::Setup::of(inrush_base::Caps::cpu(inrush_base::Isa::Scalar, 1));
     let graph = setup.run(|p| {
@@ -81,6 +85,8 @@ pub fn operator_cases(folder: &Path, filter: &str, out: &mut Writer) -> Result<(
     Ok(())
 }
 
+/// Writes a case: its archive, and the inputs of its first run. Numbers among the inputs are in the
+/// index, tensors in a safetensors file.
 fn operator_case(folder: &Path, name: &str, case: &Json, out: &mut Writer) -> Result<()> {
     let model = inrush_torch::open(&folder.join(case["archive"].as_str().unwrap_or_default()))?;
     let mut weights = BTreeMap::new();
