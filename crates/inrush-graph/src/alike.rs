@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 
 /// Hashes of values' types and of calls. Equal for alike calls, and rarely for others.
 pub struct Looks {
+    /// Hash of the type of each value, mixed with its marks.
     types: Vec<u64>,
 }
 

@@ -19,7 +19,7 @@ impl Graph {
         }
     }
 
-    /// Adds a value; its name is made unique by a numeric suffix where it is taken.
+    /// Adds a value. The name is taken as it is: callers choose one that no other value has.
     pub fn add_value(&mut self, name: &str, ty: Type) -> ValueId {
         let id = ValueId::from_index(self.values.len());
         self.values.push(Value {

@@ -1,7 +1,12 @@
 //! The tensor graph: single-assignment operator calls whose values carry dtype, sizes, strides.
 //!
-//! Does not know: any ATen operator. An operator here is a name with arguments; what it means is said by the rows of
-//! `inrush-aten`.
+//! Does not know: any ATen operator. An operator here is a name with arguments; what it means is
+//! said by the rows of `inrush-aten`.
+//!
+//! Nodes, values and inputs are arenas, and ids are positions in them. Sizes and strides are
+//! expressions of one [`Exprs`] arena, so equal sizes are equal handles. A graph that has just been
+//! imported may still mutate: stage normalize replaces writes by new values, and from then on only
+//! [`OutputKind::Mutation`] tells which inputs get new contents at the end of a call.
 
 #![forbid(unsafe_code)]
 
@@ -36,9 +41,11 @@ id_type!(
 pub struct Graph {
     pub name: String,
     pub exprs: Exprs,
+    /// All values, in order of definition as importers add them.
     pub values: Vec<Value>,
     pub inputs: Vec<Input>,
     pub nodes: Vec<Node>,
+    /// Results in call order, and new contents of inputs.
     pub outputs: Vec<Output>,
     /// Relations between input sizes that must hold at a call, beyond what the input types say.
     pub guards: Vec<Guard>,
@@ -118,6 +125,7 @@ pub enum Reads {
     Storage,
 }
 
+/// The origin of an input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum InputKind {
     /// The user's input of this position (tensors and symbolic integers; in flattened order).
@@ -144,6 +152,7 @@ pub struct Output {
     pub kind: OutputKind,
 }
 
+/// The value of an output; numbers that are known need no node.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OutputValue {
     Value(ValueId),
@@ -151,6 +160,7 @@ pub enum OutputValue {
     None,
 }
 
+/// The receiver of an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OutputKind {
     /// The user's output of this position.
@@ -166,6 +176,8 @@ pub struct Node {
     pub op: String,
     /// Arguments in schema order, defaults filled in, once the importer has bound them.
     pub args: Vec<Arg>,
+    /// Results in schema order. One that the operator does not produce here has type
+    /// [`Type::None`].
     pub outs: Vec<ValueId>,
     pub line: Option<LineId>,
     /// The operator that errors name instead of `op`. A decomposition checks on behalf of the
@@ -194,6 +206,7 @@ pub enum Arg {
     Other(String),
 }
 
+/// PyTorch's memory formats: orders of the dimensions of a new tensor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum MemoryFormat {
     Contiguous,
@@ -212,6 +225,7 @@ pub struct Guard {
     pub why: String,
 }
 
+/// The relation of a guard's sides.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Relation {
     Eq,

@@ -1,4 +1,8 @@
 //! The verifier of graphs: what must hold between any two graph stages, each breach with its place.
+//!
+//! Structure only: each value is defined once and before its uses, types are well-formed, sizes
+//! hold no loop index, mutations fit their inputs. Schemas of operators are no matter of this
+//! crate. All breaches are collected, so that one run shows them together.
 
 use crate::text::Place;
 use crate::*;
@@ -104,6 +108,7 @@ impl Check<'_> {
         });
     }
 
+    /// Notes a definition, and checks the type of the value.
     fn define(&mut self, place: Place, v: ValueId) {
         match self.defined.get_mut(v.index()) {
             None => self.say(place, format!("there is no value {v}")),
@@ -140,6 +145,7 @@ impl Check<'_> {
         }
     }
 
+    /// Checks a type on its own.
     fn ty(&mut self, place: Place, v: ValueId) {
         let g = self.g;
         match &g.value(v).ty {
@@ -170,6 +176,7 @@ impl Check<'_> {
         }
     }
 
+    /// Checks that new contents have the type of the input. Strides may differ.
     fn mutation(&mut self, place: Place, input: usize, value: &OutputValue) {
         let Some(i) = self.g.inputs.get(input) else {
             return self.say(place, format!("there is no input at position {input}"));

@@ -38,6 +38,7 @@ impl Parser<'_> {
         }
     }
 
+    /// Reads a line that begins with a word or defines values.
     fn line(&mut self) -> Result<()> {
         if *self.s.peek()? == Token::Punct("%") {
             return self.definition();
@@ -60,6 +61,7 @@ impl Parser<'_> {
                 let input = self.count()?;
                 self.output(OutputKind::Mutation { input })?;
             }
+            // Lines are declared in order, so that a reference is a position.
             w if w == format!("line{}", self.g.lines.len()) => {
                 self.s.expect(":")?;
                 let line = self.s.string()?;
