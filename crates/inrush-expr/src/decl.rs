@@ -10,6 +10,7 @@ impl Exprs {
         self.symbols().into_iter().map(|s| self.decl(s)).collect()
     }
 
+    /// Returns the declaration of one symbol.
     fn decl(&self, s: Sym) -> String {
         let info = self.sym_info(s);
         let kind = match info.kind {
@@ -63,6 +64,7 @@ impl Exprs {
     }
 }
 
+/// Reads a bound; infinities are the ends of `i64`.
 fn bound(s: &mut Scanner) -> Result<i64> {
     if s.eat("-")? {
         if s.eat_word("inf")? {

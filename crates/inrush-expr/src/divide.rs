@@ -62,6 +62,8 @@ impl Exprs {
     /// and checks that `k * d` is `e`.
     fn divide_by_sum(&self, e: Expr, d: Expr) -> Option<Expr> {
         let ((_, te), (_, td)) = (self.terms(e), self.terms(d));
+        // Terms are in canonical order, so the last ones mostly correspond. If they do not, the product
+        // below differs from `e`.
         let (ce, xe) = *te.last()?;
         let (cd, xd) = *td.last()?;
         if ce.checked_rem(cd)? != 0 {
@@ -91,6 +93,7 @@ impl Exprs {
             fired(Rule::DivExact);
             return q;
         }
+        // The sign of the divisor decides about rounding, so the rules below do not hold.
         if !positive {
             return self.intern(Node::FloorDiv(a, b));
         }
@@ -255,6 +258,7 @@ impl Exprs {
                 }
                 None => r = self.add(r, self.int(base)),
             }
+            // Progress is required: otherwise the rule would apply to its own result.
             if !self.is_int(x, 0) && x != a && self.prove_nonneg(r) && self.prove_lt(r, k) {
                 return Some((x, m, k, r));
             }

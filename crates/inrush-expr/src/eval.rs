@@ -1,4 +1,6 @@
 //! Evaluation with checked arithmetic.
+//!
+//! For compile time only: calls evaluate size arithmetic that was written out as a list of lines.
 
 use crate::{Expr, Exprs, Node, Sym};
 use inrush_base::{Error, Result};
@@ -36,6 +38,8 @@ impl Exprs {
             Node::Mod(a, b) => {
                 let (a, b) = (self.eval(a, value)?, self.eval(b, value)?);
                 floor_div(a, b)
+                    // The remainder is smaller than the divisor, so it is right even if the product
+                    // wraps.
                     .map(|q| a.wrapping_sub(q.wrapping_mul(b)))
                     .ok_or_else(|| Error::input(format!("division by zero in `{}`", self.show(e))))
             }

@@ -1,4 +1,10 @@
 //! Minimum and maximum in canonical form: flattened, sorted, without dominated operands.
+//!
+//! ```text
+//! min(min(a, b), min(c, a))   ->  operands a, b, c  ->  min(min(a, b), c)
+//! ```
+//!
+//! An operand is dominated if another is proved to be at least as small (as great, of a maximum).
 
 use crate::rules::{Rule, fired};
 use crate::{Expr, Exprs, Node, Op};
@@ -8,6 +14,7 @@ use crate::{Expr, Exprs, Node, Op};
 const MAX_COMPARED: usize = 8;
 
 impl Exprs {
+    /// Returns the smaller of two values.
     pub fn min(&self, a: Expr, b: Expr) -> Expr {
         if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
             return self.int(x.min(y));
@@ -15,6 +22,7 @@ impl Exprs {
         self.remembered(Op::Min, a, b, || self.extreme(a, b, true))
     }
 
+    /// Returns the greater of two values.
     pub fn max(&self, a: Expr, b: Expr) -> Expr {
         if let (Some(x), Some(y)) = (self.as_int(a), self.as_int(b)) {
             return self.int(x.max(y));
@@ -22,6 +30,7 @@ impl Exprs {
         self.remembered(Op::Max, a, b, || self.extreme(a, b, false))
     }
 
+    /// Builds the canonical minimum or maximum.
     fn extreme(&self, a: Expr, b: Expr, min: bool) -> Expr {
         if a == b {
             return a;
@@ -42,6 +51,8 @@ impl Exprs {
         }
         all.sort_by(|x, y| self.compare(*x, *y));
         all.dedup();
+        // Two operands that dominate each other have equal values: one of them stays, since the
+        // list is searched again after each removal.
         if all.len() <= MAX_COMPARED {
             let mut k = 0;
             while k < all.len() {
@@ -63,6 +74,7 @@ impl Exprs {
         })
     }
 
+    /// Collects the operands of nested minima (or maxima).
     fn operands(&self, e: Expr, min: bool, out: &mut Vec<Expr>) {
         match (self.node(e), min) {
             (Node::Min(a, b), true) | (Node::Max(a, b), false) => {

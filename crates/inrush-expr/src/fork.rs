@@ -26,6 +26,7 @@ pub struct Import<'a> {
     to: &'a Exprs,
     from: &'a Exprs,
     common: (usize, usize),
+    /// Expressions that were brought over.
     known: FxHashMap<Expr, Expr>,
 }
 
@@ -47,6 +48,7 @@ impl<'a> Import<'a> {
         self.common == (inner.nodes.len(), inner.syms.len())
     }
 
+    /// Returns the expression in the first arena. Time is linear in the new subexpressions.
     pub fn expr(&mut self, e: Expr) -> Expr {
         if e.index() < self.common.0 {
             return e;
@@ -79,6 +81,7 @@ impl<'a> Import<'a> {
         new
     }
 
+    /// Returns the symbol in the first arena; a loop index is found by position and extent.
     pub fn sym(&mut self, s: Sym) -> Sym {
         if s.index() < self.common.1 {
             return s;

@@ -1,9 +1,25 @@
 //! Symbolic integers: tensor sizes, strides, loop indices.
 //!
-//! An [`Expr`] is a handle into an [`Exprs`] arena. Every expression is interned and canonical, so equal handles mean equal
-//! expressions and most equalities are decided by comparing two numbers. Division and modulo are floor division and its
-//! remainder, as in Python. Arithmetic that would overflow `i64` poisons nothing: constructors saturate to an opaque
-//! product that only fails when it is evaluated.
+//! An [`Expr`] is a handle into an [`Exprs`] arena. Every expression is interned and canonical, so
+//! equal handles mean equal expressions and most equalities are decided by comparing two numbers.
+//! Division and modulo are floor division and its remainder, as in Python. Arithmetic that would
+//! overflow `i64` poisons nothing: constructors saturate to an opaque product that only fails when
+//! it is evaluated.
+//!
+//! Canonical form is reached by construction. Each constructor takes canonical operands, applies
+//! the rules of [`Rule`], and interns what is left:
+//!
+//! ```text
+//! sum.rs      polynomials: expanded, sorted, merged           2*(s0 + 1) - s0   ->  s0 + 2
+//! divide.rs   quotients and remainders, by ranges             (64*i0 + i1) // 64 ->  i0
+//! extreme.rs  minima and maxima, flat and without dominated   max(s0, 1)         ->  s0
+//! range.rs    constant bounds of each expression, kept in the arena
+//! prove.rs    inequalities beyond constant bounds
+//! subst.rs    substitution and affine decomposition
+//! ```
+//!
+//! Rules may assume the bounds of symbols, so an expression is valid only under the bounds that its
+//! symbols had when it was made.
 //!
 //! Does not know: loops.
 
@@ -120,24 +136,29 @@ enum Op {
 
 #[derive(Default)]
 struct Inner {
+    /// The arena. Operands come before the expressions that use them.
     nodes: Vec<Node>,
+    /// Per expression: constant bounds.
     ranges: Vec<Range>,
     /// Per expression: a Bloom filter of its symbols, one bit per symbol number modulo 64. A clear
     /// bit proves that the symbol does not occur.
     masks: Vec<u64>,
     /// Positions in `nodes`.
     lookup: Lookup,
+    /// All symbols, in order of declaration.
     syms: Vec<SymInfo>,
     /// Per symbol: its expression, made on first use.
     sym_exprs: Vec<Option<Expr>>,
     /// A direct-mapped cache of constants: an integer is at its [`place`] until another one evicts
     /// it. Allocated on first use.
     ints: Vec<(i64, Option<Expr>)>,
+    /// Size and unbacked symbols; two loop indices may bear one name.
     by_name: FxHashMap<String, Sym>,
     /// Index symbols of axes by extent, then number. Numbers from [`NEAR`] on and all other
     /// positions are in `far`.
     near: Vec<SmallVec<[Option<Sym>; 4]>>,
     far: FxHashMap<(Position, Expr), Sym>,
+    /// Results of constructors by operands. Cleared when the bounds of a symbol change.
     memo: FxHashMap<(Op, Expr, Expr), Expr>,
     /// A direct-mapped cache of weighted sums, by [`subst::Dot::place`]. Allocated on first use.
     dots: Vec<Option<subst::Dot>>,
@@ -166,6 +187,7 @@ impl Inner {
         Ok(Expr::from_index(at))
     }
 
+    /// Returns the symbol of an index that was made before.
     fn known_index(&self, position: Position, extent: Expr) -> Option<Sym> {
         match position {
             Position::Axis(number) if number < NEAR => {
@@ -209,6 +231,7 @@ impl Exprs {
             Ok(e) => return e,
             Err(place) => place,
         };
+        // Ranges of operands are known, so that of the new node takes constant time.
         let range = self.range_of_node(&node);
         let mut inner = self.inner.borrow_mut();
         let e = Expr::from_index(inner.nodes.len());
@@ -241,6 +264,7 @@ impl Exprs {
         e
     }
 
+    /// Returns a constant.
     #[inline]
     pub fn int(&self, v: i64) -> Expr {
         if let Some(&(known, Some(e))) = self.inner.borrow().ints.get(place(v))
@@ -251,6 +275,7 @@ impl Exprs {
         self.new_int(v)
     }
 
+    /// Interns a constant and puts it into the cache, in the place of another one.
     fn new_int(&self, v: i64) -> Expr {
         let e = self.intern(Node::Const(v));
         let ints = &mut self.inner.borrow_mut().ints;
@@ -259,6 +284,7 @@ impl Exprs {
         e
     }
 
+    /// Returns a symbol as an expression.
     #[inline]
     pub fn sym_expr(&self, s: Sym) -> Expr {
         if let Some(Some(e)) = self.inner.borrow().sym_exprs.get(s.index()) {
@@ -317,6 +343,7 @@ impl Exprs {
         self.declare(name, SymKind::Unbacked, lower, upper)
     }
 
+    /// Declares a symbol, or gives a known one new kind and bounds.
     fn declare(&self, name: &str, kind: SymKind, lower: i64, upper: i64) -> Sym {
         let mut inner = self.inner.borrow_mut();
         if let Some(&s) = inner.by_name.get(name) {
@@ -401,6 +428,7 @@ impl Exprs {
         self.inner.borrow().by_name.get(name).copied()
     }
 
+    /// Sets the typical value of a symbol, for cost estimates.
     pub fn set_hint(&self, s: Sym, hint: i64) {
         self.inner.borrow_mut().syms[s.index()].hint = Some(hint);
     }

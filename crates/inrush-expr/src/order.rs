@@ -4,6 +4,8 @@
 use crate::{Expr, Exprs, Inner, Node, SymKind};
 use std::cmp::Ordering;
 
+/// Returns the place of a kind among the kinds. Symbols come before what is made of them, so that a
+/// printed sum begins with its plain terms.
 fn rank(n: &Node) -> u8 {
     match n {
         Node::Const(_) => 0,
@@ -64,6 +66,7 @@ impl Inner {
                 self.compare(*a0, *b0).then_with(|| self.compare(*a1, *b1))
             }
             (Node::Sum { base: x, terms: tx }, Node::Sum { base: y, terms: ty }) => {
+                // Terms decide before the constant: sums that differ in it stay neighbours.
                 for (p, q) in tx.iter().zip(ty) {
                     let o = self.compare(p.1, q.1).then(p.0.cmp(&q.0));
                     if o.is_ne() {

@@ -1,4 +1,11 @@
 //! Value ranges: constant bounds of every expression.
+//!
+//! Interval arithmetic over the operands' ranges, computed once when an expression is interned. It
+//! forgets relations between operands: `s0 - s0 // 2` gets bounds as if the two were independent.
+//! `prove.rs` does better where symbols cancel.
+//!
+//! The ends of `i64` mean "unbounded" and absorb: an unbounded side stays unbounded under addition,
+//! and saturation ends there as well.
 
 use crate::{Expr, Exprs, Node, SymKind};
 
@@ -29,6 +36,8 @@ impl Range {
         };
         Range { lo, hi }
     }
+    /// Multiplies: the extremes are at corners. Zero times an unbounded side is zero, since every
+    /// value is finite.
     fn mul(self, o: Range) -> Range {
         let corner = |a: i64, b: i64| -> i64 {
             if a == 0 || b == 0 {
@@ -88,6 +97,7 @@ impl Exprs {
         self.inner.borrow().ranges[e.index()]
     }
 
+    /// Returns the bounds of a node from those of its operands.
     pub(crate) fn range_of_node(&self, node: &Node) -> Range {
         let inner = self.inner.borrow();
         let r = |e: &Expr| inner.ranges[e.index()];
@@ -142,8 +152,9 @@ impl Exprs {
         }
     }
 
-    /// Returns a typical value of `e` for cost estimates: symbols have their hints, or else their
-    /// lower bound or 8192 at most.
+    /// Returns a typical value of `e` for cost estimates. A symbol counts by its hint; without one
+    /// a loop index counts 0 and a size 32, moved into its bounds. Returns `i64::MAX` if the value
+    /// overflows.
     pub fn hint(&self, e: Expr) -> i64 {
         if let Some(v) = self.as_int(e) {
             return v;

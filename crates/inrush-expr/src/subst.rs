@@ -31,6 +31,7 @@ impl SymMap {
         self.mask |= sym_bit(s);
     }
 
+    /// Returns the replacement of a symbol.
     pub fn get(&self, s: Sym) -> Option<Expr> {
         if self.mask & sym_bit(s) == 0 {
             return None;
@@ -226,6 +227,7 @@ impl Exprs {
                             .as_sym(x)
                             .and_then(|s| syms.iter().position(|y| *y == s))
                         {
+                            // A product of two of the symbols is not affine.
                             Some(_) if at.is_some() => return None,
                             Some(k) => at = Some(k),
                             None if syms.iter().any(|s| self.contains_sym(x, *s)) => return None,

@@ -46,6 +46,7 @@ impl Exprs {
         Some(self.canonical_sum(base, merged))
     }
 
+    /// Returns the sum of two values.
     pub fn add(&self, a: Expr, b: Expr) -> Expr {
         match (self.as_int(a), self.as_int(b)) {
             (Some(0), _) => b,
@@ -56,6 +57,7 @@ impl Exprs {
             },
             (Some(k), None) => self.shift(b, k),
             (None, Some(k)) => self.shift(a, k),
+            // Ordered operands: addition commutes, so both orders share one entry.
             (None, None) => self.remembered(Op::Add, a.min(b), a.max(b), || self.add_terms(a, b)),
         }
     }
@@ -107,6 +109,7 @@ impl Exprs {
         self.scale(a, -1)
     }
 
+    /// Returns the difference of two values.
     pub fn sub(&self, a: Expr, b: Expr) -> Expr {
         if a == b {
             return self.int(0);
@@ -114,6 +117,7 @@ impl Exprs {
         self.add(a, self.neg(b))
     }
 
+    /// Returns `k * a`.
     pub(crate) fn scale(&self, a: Expr, k: i64) -> Expr {
         match k {
             0 => return self.int(0),
@@ -153,6 +157,7 @@ impl Exprs {
         self.intern(Node::Product(smallvec![other, big]))
     }
 
+    /// Returns the product of two values.
     pub fn mul(&self, a: Expr, b: Expr) -> Expr {
         if let Some(k) = self.as_int(a) {
             return self.scale(b, k);
