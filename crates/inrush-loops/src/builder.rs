@@ -2,6 +2,17 @@
 //!
 //! [`Typed`] is a list of statements with the dtype of each; lowering writes its bodies with it. A
 //! [`Builder`] adds the rewrites on top: stage schedule copies bodies into it, one into another.
+//!
+//! Copying ([`Builder::splice`]) is how producers are inlined. At a load of the producer's buffer a
+//! hook splices the producer's body with its axes replaced by the coordinates of the load:
+//!
+//! ```text
+//! producer  i0:  t[i0] = exp(x[i0])          consumer  i0, i1:  y[i0, i1] = t[i1] * w[i0]
+//! spliced   i0, i1:  y[i0, i1] = exp(x[i1]) * w[i0]
+//! ```
+//!
+//! Rewrites happen when a statement is added, in one pass: operands are final by then, and rules
+//! look only at operands. Dead statements are swept once, at the end.
 
 use crate::simplify::{self, Known, Simple, Values};
 use crate::{Body, BufId, Buffer, Check, Coords, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
@@ -88,14 +99,17 @@ impl Typed {
 pub struct Builder<'a> {
     pub ex: &'a Exprs,
     pub buffers: &'a [Buffer],
+    /// The statements so far.
     list: Typed,
     /// Statements by value, up to the position `known`; short bodies are searched instead.
     memo: FxHashMap<Stmt, StmtId>,
+    /// Number of statements that `memo` holds.
     known: usize,
     /// Defining statement, without its symbol, to the symbol.
     indirect: FxHashMap<(StmtId, Expr, bool, Check, Option<StmtId>), Sym>,
     /// Buffers that the body writes: their loads are not shared.
     volatile: SmallVec<[BufId; 2]>,
+    /// Index symbols that are taken: axes, and indirect indices of the body.
     used: SmallVec<[Sym; 8]>,
 }
 
@@ -175,6 +189,7 @@ impl<'a> Builder<'a> {
 
     /// Returns an equal statement that came before.
     fn find(&mut self, stmt: &Stmt) -> Option<StmtId> {
+        // Up to so many statements a search is faster than hashing each of them.
         const SEARCHED: usize = 24;
         let stmts = self.list.stmts();
         if stmts.len() <= SEARCHED {
@@ -296,6 +311,7 @@ impl<'a> Builder<'a> {
         let mut ids = StmtIds::with_capacity(body.stmts.len());
         for (k, stmt) in body.stmts.iter().enumerate() {
             if live.as_ref().is_some_and(|l| !l[k]) {
+                // No live statement has it as an operand.
                 ids.push(StmtId(u32::MAX));
                 continue;
             }
@@ -407,6 +423,7 @@ impl<'a> Builder<'a> {
             unreachable!("called for stores")
         };
         *own = self.and(mask, *own);
+        // Only such a store says what a later load at these coordinates gives.
         let everywhere = *mode == StoreMode::Set && own.is_none();
         let (buf, at, value) = (*buf, Coords::from_slice(coords), *value);
         let id = self.push(stmt);

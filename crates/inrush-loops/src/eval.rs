@@ -78,6 +78,7 @@ fn float(op: ScalarOp, d: DType, x: &[f64]) -> Option<Scalar> {
     Some(Scalar::Bool(compared))
 }
 
+/// Evaluates an operation whose result is a float, before rounding.
 fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<f64> {
     use ScalarOp::*;
     Some(match op {
@@ -85,6 +86,7 @@ fn float_value(op: ScalarOp, a: f64, b: f64, x: &[f64], single: bool) -> Option<
         Sub => a - b,
         Mul => a * b,
         Div => a / b,
+        // Fused in `f32`: by way of `f64` the sum would be rounded twice.
         Fma if single => (a as f32).mul_add(b as f32, x[2] as f32) as f64,
         Fma => a.mul_add(b, x[2]),
         Neg => -a,
@@ -165,6 +167,7 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Fma => a.wrapping_mul(b).wrapping_add(x[2]),
             Neg => -a,
             Abs => a.abs(),
+            // A zero divisor is an error that a check raises; the value only has to exist.
             FloorDiv | TruncDiv | Remainder | Fmod if b == 0 => 0,
             FloorDiv => a.div_euclid(b) - (b < 0 && a.rem_euclid(b) != 0) as i128,
             TruncDiv => a / b,
@@ -180,6 +183,7 @@ fn integer(op: ScalarOp, d: DType, x: &[i128]) -> Option<Scalar> {
             Or => a | b,
             Xor => a ^ b,
             Not => !a,
+            // PyTorch defines shifts by the width or more, which C does not.
             Shl if !(0..bits).contains(&b) => 0,
             Shl => a << b,
             Shr if !(0..bits).contains(&b) => -((a < 0) as i128),
@@ -225,7 +229,9 @@ fn recurrence(x: &[f64], single: bool) -> f64 {
 
 /// Evaluates [`ScalarOp::Logaddexp`].
 fn logaddexp(a: f64, b: f64) -> f64 {
+    // The greater is taken out, so that the exponential cannot overflow.
     let high = if a > b || a.is_nan() { a } else { b };
+    // Infinities of one sign, whose difference would be NaN.
     if a == b {
         return a + std::f64::consts::LN_2;
     }

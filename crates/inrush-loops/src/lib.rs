@@ -8,6 +8,21 @@
 //! substitution of coordinates, inlining a producer is a substitution of its axes, and a change of
 //! memory format touches no body.
 //!
+//! An example: `y = (x.t() + 1).sum(1)` for `x: f32[4, s0]`. The transposition is in the
+//! coordinates.
+//!
+//! ```text
+//! b0 x: f32[4, s0] = input 0
+//! b1 y: f32[s0] = temp
+//! body [i0: s0] reduce [i1: 4] from o0 {
+//!   v0: f32 = load b0[i1, i0]
+//!   v1: f32 = const 1.0
+//!   v2: f32 = add v0, v1
+//!   v3: f32 = reduce.sum v2
+//!   store b1[i0] = v3
+//! }
+//! ```
+//!
 //! Does not know: the graph, devices.
 
 #![forbid(unsafe_code)]
@@ -95,6 +110,7 @@ pub struct Layout {
     pub offset: Expr,
 }
 
+/// The origin of a buffer's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BufferKind {
     /// The user's input of this position.
@@ -182,8 +198,12 @@ impl Check {
 #[derive(PartialEq, Debug, Default)]
 pub struct Body {
     pub axes: Vec<Axis>,
+    /// Number of parallel axes.
     pub outer: usize,
+    /// Statements in an order in which operands come first. Each has a value, but for stores and
+    /// indirect indices.
     pub stmts: Vec<Stmt>,
+    /// Operators that are fused in the body, each once; the last is its own.
     pub origins: Origins,
 }
 
@@ -303,9 +323,11 @@ pub enum StoreMode {
 /// never read: padding is a body before it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Contraction {
+    /// Axes that both operands and the result have.
     pub batch: Vec<Axis>,
     pub m: Vec<Axis>,
     pub n: Vec<Axis>,
+    /// Axes that are summed over, which the result does not have.
     pub k: Vec<Axis>,
     /// Coordinates over batch, m and k axes.
     pub a: Access,

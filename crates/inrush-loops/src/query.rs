@@ -42,6 +42,7 @@ pub enum Phase {
 pub struct Cost {
     /// Bytes of distinct elements read, each buffer counted once for each access pattern.
     pub read_bytes: i64,
+    /// Bytes of distinct elements written.
     pub written_bytes: i64,
     /// Scalar operations, a math function counted as [`MATH_OPS`].
     pub ops: i64,
@@ -51,6 +52,7 @@ pub struct Cost {
 pub const MATH_OPS: i64 = 16;
 
 impl Cost {
+    /// Returns the bytes read and written.
     pub fn bytes(&self) -> i64 {
         self.read_bytes.saturating_add(self.written_bytes)
     }

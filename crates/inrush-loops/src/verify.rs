@@ -1,4 +1,15 @@
 //! The verifier of loops: the rules of this level, each violation with its place.
+//!
+//! ```text
+//! verify.rs   references, buffers and aliases, order of writes and reads, outputs
+//! body.rs     one node: scopes of indices, dtypes, phases, stores
+//! bounds.rs   accesses that range analysis cannot prove
+//! ops.rs      dtypes that each operation takes
+//! ```
+//!
+//! References are checked first, and everything else only if they are good: other rules follow ids
+//! without looking. Before scheduling the program is in single assignment: a node does not read
+//! what it writes, and inputs are not written. Schedules relax these two ([`verify_scheduled`]).
 
 mod body;
 mod bounds;
@@ -28,6 +39,7 @@ pub fn verify_scheduled(p: &Loops) -> Result<()> {
     outcome(p, problems_at(p, true))
 }
 
+/// Turns problems into one error, which shows the program.
 fn outcome(p: &Loops, problems: Vec<Problem>) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
@@ -168,6 +180,7 @@ fn reference_problems(p: &Loops) -> Vec<Problem> {
     out
 }
 
+/// Checks sizes, layouts and aliases.
 fn buffers(p: &Loops, out: &mut Vec<Problem>) {
     let has_index = |e: &Expr| p.exprs.free_syms(*e).iter().any(|s| p.exprs.is_index(*s));
     for (k, b) in p.buffers.iter().enumerate() {
@@ -293,6 +306,7 @@ fn order(
     }
 }
 
+/// Checks that outputs are written, and that mutations have the type of their input.
 fn outputs(p: &Loops, written: &[bool], out: &mut Vec<Problem>) {
     for (k, o) in p.outputs.iter().enumerate() {
         let place = Place::Output(k);

@@ -1,4 +1,8 @@
 //! Rules of one node: scopes, dtypes, levels, stores.
+//!
+//! One pass over the statements in order. A statement is *late* if it depends on a reduction's
+//! result. A late statement must not be evaluated inside the reduction, and must not be reduced
+//! again: either would need a second pass over the reduction's axes.
 
 use super::{Problem, ops, problem};
 use crate::text::Place;
@@ -7,6 +11,7 @@ use rustc_hash::FxHashSet;
 
 pub(super) struct Check<'a> {
     p: &'a Loops,
+    /// Position of the node.
     at: usize,
     node: &'a Node,
     body: &'a Body,
@@ -57,6 +62,8 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// Checks that axes have distinct index symbols, and extents without loop indices: nests are
+    /// rectangular.
     fn axes(&mut self) {
         for a in &self.body.axes {
             if !self.scope.insert(a.sym) {
@@ -79,6 +86,8 @@ impl<'a> Check<'a> {
         Some(position.is_indirect())
     }
 
+    /// Checks a contraction: axes of the epilogue, operands that use only their own axes and are
+    /// affine, a dtype of the sum that holds the products.
     fn contraction(&mut self, c: &Contraction) {
         let want: Vec<Axis> = (c.batch.iter().chain(&c.m).chain(&c.n)).copied().collect();
         if c.epilogue.axes != want || c.epilogue.outer != want.len() {
@@ -122,6 +131,7 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// Checks one statement: operands, mask, scope of its indices, phase.
     fn stmt(&mut self, s: StmtId) {
         let stmt = self.body.stmt(s);
         for o in stmt.operands() {
@@ -253,6 +263,7 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// Checks number and dtypes of an operation's operands.
     fn op(&mut self, s: StmtId, op: ScalarOp, args: &[StmtId], dtype: DType) {
         if args.len() != op.arity() {
             let (n, want) = (args.len(), op.arity());

@@ -1,4 +1,8 @@
 //! Accesses in bounds, by range analysis.
+//!
+//! A masked access is skipped: the mask is what keeps it in bounds, and ranges do not see it. An
+//! indirect index has the range of its extent, which the run-time check or the mask enforces. So
+//! the list holds accesses that are neither proved nor guarded.
 
 use crate::text::Place;
 use crate::*;
@@ -8,7 +12,9 @@ use crate::*;
 pub struct Unproven {
     pub place: Place,
     pub buf: BufId,
+    /// Dimension of the buffer.
     pub dim: usize,
+    /// The coordinate in it.
     pub coord: Expr,
 }
 
@@ -50,6 +56,7 @@ pub(super) fn unproven(p: &Loops) -> Vec<Unproven> {
     out
 }
 
+/// Adds the coordinates of one access that are not proved.
 fn access(p: &Loops, place: Place, buf: BufId, coords: &[Expr], out: &mut Vec<Unproven>) {
     let ex = &p.exprs;
     for (dim, (c, n)) in coords.iter().zip(&p.buffer(buf).sizes).enumerate() {
