@@ -189,6 +189,8 @@ pub fn promote(a: DType, b: DType) -> DType {
                     b
                 }
             }
+            // A signed type holds an unsigned one only if it is wider. Of 64 bits there is none:
+            // `i64`.
             (ua, _) => {
                 let (u, s) = if ua { (a, b) } else { (b, a) };
                 if s.size() > u.size() {

@@ -38,6 +38,7 @@ impl Scalar {
         }
     }
 
+    /// Returns false for zero of either sign, as Python does.
     pub fn as_bool(self) -> bool {
         match self {
             Scalar::Bool(b) => b,
@@ -73,6 +74,7 @@ impl Scalar {
         })
     }
 
+    /// Returns what equality and hashes look at. All NaNs are one value.
     fn key(self) -> (u8, u64) {
         match self {
             Scalar::Bool(b) => (0, b as u64),

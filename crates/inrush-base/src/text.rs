@@ -42,7 +42,9 @@ const PUNCT: &[&str] = &[
 pub struct Scanner<'a> {
     text: &'a str,
     pos: usize,
+    /// The next token with its start and end, once it was looked at.
     peeked: Option<(Token, usize, usize)>,
+    /// Byte at which the last token starts, where errors point.
     last_start: usize,
 }
 
@@ -224,6 +226,7 @@ impl<'a> Scanner<'a> {
         Ok(*self.peek()? == Token::End)
     }
 
+    /// Scans the next token. Returns it with its start and end.
     fn scan(&mut self) -> Result<(Token, usize, usize)> {
         let bytes = self.text.as_bytes();
         let mut p = self.pos;

@@ -1,4 +1,9 @@
 //! Work that is shared out among threads.
+//!
+//! The compiler's parallelism is fork and join: a list is cut into runs of about equal weight
+//! ([`shares`]), each run goes to a thread ([`side_by_side`]), and results are joined in the order
+//! of the list. Which thread does what changes nothing in the output. Waking a thread is cheaper than
+//! starting one, so a compilation keeps helpers between its stages ([`with_helpers`]).
 
 mod workers;
 
@@ -34,6 +39,7 @@ pub fn side_by_side<P: Send, R: Send>(
     let count = rest.len();
     let done: Vec<Mutex<Option<R>>> = (0..count).map(|_| Mutex::new(None)).collect();
     let queue = Mutex::new(rest.into_iter().enumerate());
+    // Threads take the next part when they are done with one: a slow thread holds nothing up.
     let drain = || {
         loop {
             let next = lock(&queue).next();
@@ -90,6 +96,7 @@ pub fn both<A, B: Send>(here: impl FnOnce() -> A, there: impl FnOnce() -> B + Se
     }
 }
 
+/// Locks a mutex. A panic elsewhere leaves nothing half done in these values.
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
