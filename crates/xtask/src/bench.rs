@@ -5,6 +5,7 @@ use std::process::Command;
 
 /// Runs them in the current folder, so that relative paths mean what the user sees.
 pub(crate) fn bench(args: &[String]) -> Result<(), String> {
+    // Eager operators are called by PyTorch, so that measurement is a script.
     if args.first().is_some_and(|a| a == "--operators") {
         return operators(&args[1..]);
     }

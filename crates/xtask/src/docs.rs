@@ -1,4 +1,7 @@
 //! The generated table of operators.
+//!
+//! `docs/operators.md` is made of the rows, and the tests compare it with them. So it cannot go
+//! stale, and a change of a row shows in the diff.
 
 use crate::root;
 use inrush_aten::Route;
@@ -21,6 +24,7 @@ pub(crate) fn docs(check: bool) -> Result<(), String> {
     std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+/// Returns the text of the document, rows by name.
 fn table() -> String {
     let mut rows: Vec<(&str, &str, &str)> = inrush_aten::rows()
         .map(|r| {

@@ -110,11 +110,13 @@ impl Files {
         Ok(files)
     }
 
+    /// Adds the files and folders below `folder`, by paths from the root.
     fn walk(&mut self, root: &Path, folder: &str) -> Result<(), String> {
         let entries = std::fs::read_dir(root.join(folder)).map_err(|e| format!("{folder}: {e}"))?;
         for entry in entries {
             let entry = entry.map_err(|e| format!("{folder}: {e}"))?;
             let name = entry.file_name().to_string_lossy().into_owned();
+            // Builds leave many files there, none of which a document may name.
             if name == "target" || name == "__pycache__" || name.starts_with('.') {
                 continue;
             }
@@ -154,6 +156,7 @@ fn mistakes(text: &str, folder: &str, files: &Files) -> impl Iterator<Item = (us
     let mut out = Vec::new();
     for (at, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("```") {
+            // Blocks of code hold commands and output, which are no references.
             fenced = !fenced;
             continue;
         }
@@ -187,6 +190,7 @@ fn missing(span: &str, files: &Files) -> Option<String> {
         None => (span, None),
     };
     let plain = |c: char| word(c) || "./-".contains(c);
+    // Not a path of this repository: an option, an expression, a hidden or absolute file.
     if path.is_empty() || !path.chars().all(plain) || path.starts_with(['.', '/']) {
         return None;
     }

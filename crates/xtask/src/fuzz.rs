@@ -97,6 +97,8 @@ pub(crate) fn graphs(seconds: u32, args: &[String], env: &[(&str, &str)]) -> Res
     cargo(&all, env)
 }
 
+/// Runs a target. New inputs of interest go to its corpus, and inputs that fail to a folder that
+/// the error names.
 fn one(program: &Path, name: &str, max_len: u32, seconds: u32, dir: &Path) -> Result<(), String> {
     let corpus = dir.join("corpus").join(name);
     let failures = dir.join("failures").join(name);

@@ -1,4 +1,7 @@
 //! Checks the subjects of commits: `scope: imperative`, short enough for one line of a log.
+//!
+//! Older commits have other subjects, so the check begins at a commit. A shallow clone may lack it,
+//! and then nothing is checked.
 
 use crate::root;
 use std::process::Command;

@@ -1,4 +1,8 @@
-//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`, `fuzz`, `replay`.
+//! Repository chores: `cargo xtask test`, `bench`, `bless`, `tidy`, `docs`, `coverage`, `survey`,
+//! `fuzz`, `replay`.
+//!
+//! A program instead of scripts, so that chores run wherever Rust builds; the alias in
+//! `.cargo/config.toml` builds and runs it. Errors are strings, since they are only printed.
 
 #![forbid(unsafe_code)]
 
@@ -145,6 +149,7 @@ fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
+/// Runs the file tests in a mode in which they rewrite expectations instead of comparing.
 fn bless(filter: Option<&str>) -> Result<(), String> {
     let env = [
         ("INRUSH_BLESS", "1"),

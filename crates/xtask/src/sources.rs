@@ -1,4 +1,8 @@
-//! Checks of the sources that no lint makes: words of comments, and what a pure crate must not touch.
+//! Checks of the sources that no lint makes: words of comments, and what a pure crate must not
+//! touch.
+//!
+//! Both are searches for words in lines. They are coarse (a string could hold such a word), and it
+//! is easy to see why they fire. Code after `#[cfg(test)]` may read files and clocks.
 
 use crate::root;
 use std::path::{Path, PathBuf};
@@ -177,6 +181,7 @@ fn sources(folder: &str) -> Result<Vec<(String, String)>, String> {
     paths.into_iter().map(read).collect()
 }
 
+/// Collects the Rust files below a folder.
 fn walk(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -193,6 +198,7 @@ fn walk(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
 /// Finds idioms in the documentation comments of a file.
 fn idioms(path: &str, text: &str) -> Vec<String> {
     let mut out = Vec::new();
+    // True within a block of comment lines: only its first line is an opening.
     let mut inside = false;
     for (at, line) in text.lines().enumerate() {
         let line = line.trim_start();

@@ -53,6 +53,7 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-interp", "inrush-triton"),
 ];
 
+/// Runs all checks, the fast ones first.
 pub(crate) fn tidy() -> Result<(), String> {
     let wrong = [documents::check()?, sources::check()?, history::check()?].concat();
     if !wrong.is_empty() {
@@ -71,6 +72,7 @@ pub(crate) fn tidy() -> Result<(), String> {
         ],
         &[],
     )?;
+    // Asked of cargo itself, so that a dependency through a third crate counts.
     let mut broken = Vec::new();
     for (package, other) in DOES_NOT_KNOW {
         if depends(package, other)? {
