@@ -1,4 +1,8 @@
 //! Text to graph. References are checked here; rules are the verifier's.
+//!
+//! Recursive descent with one token of lookahead. Where that is not enough (a list of tensors or of
+//! integers, a float or an expression) the scanner is cloned and one branch is tried. Text may come
+//! from a fuzzer, so nothing is indexed before it is checked.
 
 use super::{FORMATS, READS, RELATIONS};
 use crate::*;
@@ -101,6 +105,7 @@ impl Parser<'_> {
         let mut new = Vec::new();
         loop {
             self.s.expect("%")?;
+            // Values are numbered by appearance, so that a position is all that a reference needs.
             let want = self.g.values.len() + new.len();
             if self.s.int()? != want as i64 {
                 return Err(self.s.error(format!("expected `%{want}`")));
@@ -153,6 +158,7 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Reads a type. Strides that are left out are row-major.
     fn ty(&mut self) -> Result<Type> {
         let word = self.s.ident()?;
         if let Some(dtype) = DType::parse(&word)
@@ -221,6 +227,7 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Reads an argument.
     fn arg(&mut self) -> Result<Arg> {
         match self.s.peek()?.clone() {
             Token::Punct("%") => Ok(Arg::Value(self.value()?)),
@@ -234,6 +241,7 @@ impl Parser<'_> {
         }
     }
 
+    /// Reads an argument that begins with a word. Empty lists name their kind: `tensors []`.
     fn word(&mut self, word: &str) -> Result<Arg> {
         if let Some(d) = word.strip_prefix("dtype.").and_then(DType::parse) {
             self.s.next_token()?;
@@ -305,6 +313,7 @@ impl Parser<'_> {
         }
     }
 
+    /// Reads `a <= b because "why"`.
     fn guard(&mut self) -> Result<()> {
         let left = self.expr()?;
         let mut relation = None;
