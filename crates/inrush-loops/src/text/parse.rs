@@ -1,4 +1,9 @@
-//! Text to loops. References are checked here (a name that is not there cannot be read); rules are the verifier's.
+//! Text to loops. References are checked here (a name that is not there cannot be read); rules are
+//! the verifier's.
+//!
+//! Statements are read in order, and the dtype of each is kept, because a store and an operation
+//! have that of their operands. Index names are resolved in a scope: axes first, then each indirect
+//! index from its definition on.
 
 use crate::*;
 use inrush_base::Result;
@@ -126,6 +131,7 @@ impl<'a> Reader<'a> {
         self.s.list(|s| expr(exprs, s, scope))
     }
 
+    /// Reads the rest of `origin o0: op name at "line"`.
     fn origin(&mut self) -> Result<()> {
         self.declared("o", self.out.origins.len())?;
         self.s.expect(":")?;
@@ -140,6 +146,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Reads `b0 name: f32[s0] layout [1] offset 0 = temp`. Sizes and layouts hold no loop index.
     fn buffer(&mut self) -> Result<()> {
         self.declared("b", self.out.buffers.len())?;
         let name = self.s.name()?;
@@ -186,6 +193,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Reads the rest of an output: a buffer, `b1 = b2` for new contents of `b1`, or a number.
     fn output(&mut self) -> Result<()> {
         let out = if self.s.eat_word("int")? {
             Output::Int(self.expr(&Scope::new())?)
@@ -257,6 +265,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads `from o0 o1`, if it follows.
     fn from(&mut self) -> Result<crate::Origins> {
         let mut out = crate::Origins::new();
         if self.s.eat_word("from")? {
@@ -279,6 +288,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads axes, origins and statements of a body.
     fn body(&mut self) -> Result<Body> {
         let mut scope = Scope::new();
         let mut body = Body {
@@ -293,10 +303,12 @@ impl<'a> Reader<'a> {
         self.s.expect("{")?;
         self.s.end_of_line()?;
         self.stmts(&mut body, &mut scope)?;
+        // The text names a check's operator only if it is not the body's own.
         body.name_checks();
         Ok(body)
     }
 
+    /// Reads a contraction: four groups of axes, two operands, the statements of the epilogue.
     fn contraction(&mut self) -> Result<Contraction> {
         let dtype = self.dtype()?;
         let mut scope = Scope::new();
@@ -338,11 +350,13 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Reads `b0[i0, i1]`.
     fn access(&mut self, scope: &Scope) -> Result<(BufId, Coords)> {
         let buf = self.buf()?;
         Ok((buf, self.exprs(scope)?.into()))
     }
 
+    /// Reads statements up to the closing brace.
     fn stmts(&mut self, body: &mut Body, scope: &mut Scope) -> Result<()> {
         let mut dtypes: Vec<DType> = Vec::new();
         loop {
@@ -361,6 +375,7 @@ impl<'a> Reader<'a> {
         Ok(StmtId::from_index(self.reference("v", dtypes.len())?))
     }
 
+    /// Reads `if v3`, the mask of an access.
     fn guard(&mut self, dtypes: &[DType]) -> Result<Option<StmtId>> {
         if self.s.eat_word("if")? {
             Ok(Some(self.value(dtypes)?))
@@ -385,6 +400,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads `store.add b0[i0] = v3 if v4`.
     fn store(&mut self, dtypes: &[DType], scope: &Scope) -> Result<(Stmt, DType)> {
         let word = self.s.ident()?;
         let text = word.strip_prefix("store.").unwrap_or("set");
@@ -405,6 +421,7 @@ impl<'a> Reader<'a> {
         Ok((stmt, dtypes[value.index()]))
     }
 
+    /// Reads `j0: s0 = indirect v3 wrap check`, and puts the index into scope.
     fn indirect(&mut self, dtypes: &[DType], scope: &mut Scope) -> Result<(Stmt, DType)> {
         let Axis { sym, size } = self.index(scope, true)?;
         self.s.expect("=")?;
@@ -470,6 +487,7 @@ impl<'a> Reader<'a> {
         Ok(stmt)
     }
 
+    /// Reads the rest of a load: `b0[i0] if v3 else 0.0`.
     fn load(&mut self, dtypes: &[DType], scope: &Scope) -> Result<Stmt> {
         let (buf, coords) = self.access(scope)?;
         let mask = self.guard(dtypes)?;

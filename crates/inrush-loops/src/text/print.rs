@@ -1,4 +1,7 @@
 //! Prints loops.
+//!
+//! Each line has the place that it is about, so that a verifier's notes can be put under it. Ids
+//! are printed as they are; symbols are declared in the header with ranges and hints.
 
 use super::Place;
 use crate::*;
@@ -42,6 +45,7 @@ pub fn lines(p: &Loops) -> Vec<(Option<Place>, String)> {
     out
 }
 
+/// Returns the line of a buffer.
 fn buffer(p: &Loops, id: BufId, b: &Buffer) -> String {
     let mut line = format!(
         "{id} {}: {}{}",
@@ -81,6 +85,7 @@ impl<'a> Names<'a> {
         Names { exprs, names }
     }
 
+    /// Returns the name of an index symbol, a new one at its first occurrence.
     fn declare(&mut self, s: Sym) -> String {
         if let Some((_, n)) = self.names.iter().find(|(t, _)| *t == s) {
             return n.clone();
