@@ -1,4 +1,8 @@
-//! Device properties as plain data: what `compile` may know about the machine that will run its kernels.
+//! Device properties as plain data: what `compile` may know about the machine that will run its
+//! kernels.
+//!
+//! Decisions read numbers (lanes, caches, registers), never a device's name. So a preset on one
+//! machine compiles for another, and equal properties give equal code.
 
 use std::fmt;
 
@@ -39,12 +43,15 @@ impl Isa {
 pub struct Caps {
     /// The kind of device, `cpu` or the name of a GPU's: it names things and never decides.
     pub kind: &'static str,
+    /// Level of a CPU; [`Isa::Scalar`] for a GPU.
     pub isa: Isa,
     /// Width of a vector register in bytes; the element size itself where there are none (4).
     pub vector_bytes: usize,
     /// Hardware threads that the executor will use.
     pub threads: usize,
+    /// Data cache of one core; shared memory of a program on a GPU.
     pub l1_bytes: usize,
+    /// Second cache: of one core, or of the whole GPU.
     pub l2_bytes: usize,
     /// The C library offers vector math functions (glibc's libmvec with its full set, 2.35 or later).
     pub vector_math: bool,

@@ -47,7 +47,8 @@ pub struct Preset {
 }
 
 impl Device {
-    /// The capabilities of a preset; of the default one without a name.
+    /// Returns the capabilities of a preset, of the default one without a name; `None` for a name
+    /// that the device does not have.
     pub fn caps(&self, preset: Option<&str>) -> Option<Caps> {
         let found = match preset {
             None => self.presets.first(),

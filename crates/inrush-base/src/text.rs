@@ -112,6 +112,7 @@ impl<'a> Scanner<'a> {
         Ok(hit)
     }
 
+    /// Takes `p`, or fails.
     pub fn expect(&mut self, p: &str) -> Result<()> {
         if self.eat(p)? {
             return Ok(());
@@ -120,6 +121,7 @@ impl<'a> Scanner<'a> {
         Err(self.error(format!("expected `{p}`, found {}", describe(&found))))
     }
 
+    /// Takes the identifier `word`, or fails.
     pub fn expect_word(&mut self, word: &str) -> Result<()> {
         if self.eat_word(word)? {
             return Ok(());
@@ -128,6 +130,7 @@ impl<'a> Scanner<'a> {
         Err(self.error(format!("expected `{word}`, found {}", describe(&found))))
     }
 
+    /// Takes an identifier.
     pub fn ident(&mut self) -> Result<String> {
         match self.next_token()? {
             Token::Ident(s) => Ok(s),
@@ -172,11 +175,13 @@ impl<'a> Scanner<'a> {
     pub fn int(&mut self) -> Result<i64> {
         let negative = self.eat("-")?;
         match self.next_token()? {
+            // 2^63 is scanned as the least integer, whose wrapping negation is itself.
             Token::Int(i) => Ok(if negative { i.wrapping_neg() } else { i }),
             t => Err(self.error(format!("expected an integer, found {}", describe(&t)))),
         }
     }
 
+    /// Takes a string.
     pub fn string(&mut self) -> Result<String> {
         match self.next_token()? {
             Token::Str(s) => Ok(s),
@@ -268,6 +273,7 @@ impl<'a> Scanner<'a> {
         if c == b'"' {
             return self.scan_string(start);
         }
+        // Longer ones come first in the table, so that `//` is not read as two.
         for q in PUNCT {
             if self.text[p..].starts_with(q) {
                 return Ok((Token::Punct(q), start, p + q.len()));
@@ -277,6 +283,7 @@ impl<'a> Scanner<'a> {
         Err(self.error(format!("unexpected character `{ch}`")))
     }
 
+    /// Scans a number. It is a float if it has a point with a digit after it, or an exponent.
     fn scan_number(&mut self, start: usize) -> Result<(Token, usize, usize)> {
         let bytes = self.text.as_bytes();
         let mut p = start;
@@ -314,6 +321,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Scans a string: the escapes are `\n`, `\"` and `\\`.
     fn scan_string(&mut self, start: usize) -> Result<(Token, usize, usize)> {
         let mut out = String::new();
         let mut chars = self.text[start + 1..].char_indices();
@@ -357,6 +365,7 @@ pub fn quote(text: &str) -> String {
     out
 }
 
+/// Returns a token as messages show it.
 fn describe(token: &Token) -> String {
     match token {
         Token::Ident(s) => format!("`{s}`"),

@@ -1,5 +1,18 @@
-//! A thread pool for fork-join parallelism inside one compile. Threads are made for the first parallel section and kept for the
-//! next ones: waking a thread takes a fraction of the time of making one, and it keeps its memory and its processor's caches.
+//! A thread pool for fork-join parallelism inside one compile. Threads are made for the first
+//! parallel section and kept for the next ones: waking a thread takes a fraction of the time of
+//! making one, and it keeps its memory and its processor's caches.
+//!
+//! A pool has at most one work at a time. The work is a closure that every helper calls once; it
+//! takes its share from a queue of the caller's until the queue is empty. So a helper that wakes
+//! late finds nothing to do, and the caller need not wait for helpers that never began:
+//!
+//! ```text
+//! caller   work = f, number += 1, ring --- f ------- work = none, wait until inside = 0
+//! helper                        wakes: inside += 1 --- f --- inside -= 1
+//! ```
+//!
+//! The closure borrows from the caller's stack. This is sound because the caller takes the work
+//! back and waits for those inside before it returns, by a guard that runs during a panic as well.
 
 use super::lock;
 use std::any::Any;
@@ -37,11 +50,13 @@ struct State {
     count: usize,
     /// Helpers that have been made.
     present: usize,
+    /// The present work, while helpers may begin it.
     work: Option<Work>,
     /// Number of the work, so that no helper takes the same twice.
     number: u64,
     /// Helpers that are at it.
     inside: usize,
+    /// The first panic of a helper, which the caller goes on with.
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -126,6 +141,8 @@ impl Workers {
             if let Some(work) = state.work.filter(|_| state.number != seen) {
                 (seen, state.inside) = (state.number, state.inside + 1);
                 drop(state);
+                // A panic must not end the helper: `inside` would stay too high, and the caller
+                // would wait forever.
                 let said = catch_unwind(AssertUnwindSafe(work));
                 state = lock(&self.state);
                 state.inside -= 1;
@@ -141,6 +158,7 @@ impl Workers {
             let (now, ended) = waited.unwrap_or_else(PoisonError::into_inner);
             state = now;
             let nothing = state.work.is_none() || state.number == seen;
+            // Asked under the lock: work that was announced during the wait is not missed.
             if ended.timed_out() && nothing {
                 state.present -= 1;
                 return;
