@@ -1,11 +1,16 @@
 //! Wall time and processor time. On a busy machine the latter is the steadier figure.
+//!
+//! Processor time adds up all threads of the process, so it measures work rather than waiting.
+//! Compilers are child processes, whose time the system tells once they have been waited for.
 
 use std::time::{Duration, Instant};
 
 /// A point in time, on the wall and as processor time.
 #[derive(Copy, Clone, Debug)]
 pub struct Mark {
+    /// Monotonic: not set back when the clock is.
     wall: Instant,
+    /// `None` where the system has no such clock.
     used: Option<Used>,
 }
 
@@ -20,9 +25,11 @@ struct Used {
 /// The time since a [`Mark`]. Processor times are missing if the system has no such clock.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Span {
+    /// Time on the wall.
     pub wall: Duration,
     /// Processor time of this process, and of its children that have ended.
     pub process: Option<Duration>,
+    /// Processor time of children that ended in between.
     pub children: Option<Duration>,
 }
 
@@ -33,6 +40,7 @@ impl Span {
     }
 }
 
+/// Returns the present.
 pub fn mark() -> Mark {
     Mark {
         wall: Instant::now(),
@@ -41,6 +49,7 @@ pub fn mark() -> Mark {
 }
 
 impl Mark {
+    /// Returns the time since then.
     pub fn span(&self) -> Span {
         let used = system::used().zip(self.used);
         Span {
@@ -94,6 +103,7 @@ mod system {
         fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
         fn getrusage(who: i32, usage: *mut Usage) -> i32;
     }
+    // `CLOCK_PROCESS_CPUTIME_ID` and `RUSAGE_CHILDREN` of Linux.
     const PROCESS: i32 = 2;
     const CHILDREN: i32 = -1;
 

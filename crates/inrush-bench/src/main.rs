@@ -72,6 +72,7 @@ impl Args {
         self.only.as_ref().is_none_or(|o| name.contains(o.as_str()))
     }
 
+    /// Returns the number of threads, at least 1.
     fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, |n| n.get());
         self.threads.unwrap_or_else(all).max(1)
@@ -89,7 +90,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the parts that were asked for; whether every model ran and was right.
+/// Runs the parts that were asked for. Returns true if every model ran and was right.
 fn bench(a: &Args) -> Result<bool> {
     let mut report = serde_json::Map::new();
     let mut good = true;
