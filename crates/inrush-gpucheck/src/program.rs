@@ -310,6 +310,12 @@ impl Writer {
         Ok(())
     }
 
+    /// Returns what running the program takes: storages with their contents, launches with
+    /// arguments, and outputs with expected values.
+    ///
+    /// Buffers that share memory become one storage, named by its representative and as long as the
+    /// longest of them. Every size is evaluated, since the harness knows no symbols. Without inputs
+    /// the entry says how to make random ones.
     fn run(
         &self,
         name: &str,
@@ -348,6 +354,7 @@ impl Writer {
             }
             let Some(layout) = &b.layout else { continue };
             let (sizes, strides) = (evals(&b.sizes)?, evals(&layout.strides)?);
+            // A storage reaches from its first byte to the last element of any buffer in it.
             let offset = eval(layout.offset)?;
             let last: i64 = sizes
                 .iter()
@@ -395,6 +402,7 @@ impl Writer {
                         buf, ref numbers, ..
                     } => {
                         let b = plan.loops.storage(buf);
+                        // A tensor map is an offset, then as many sizes as strides.
                         let rank = (numbers.len() - 1) / 2;
                         json!({
                             "map": storage[b.index()].index(),
@@ -416,6 +424,7 @@ impl Writer {
         for (k, o) in plan.loops.outputs.iter().enumerate() {
             let buf = match o {
                 Output::Tensor { buffer } => *buffer,
+                // The step that computes the new contents has written them into the input.
                 Output::Mutation { input, .. } => *input,
                 _ => continue,
             };
@@ -469,6 +478,7 @@ fn id(k: &TritonKernel) -> String {
     out
 }
 
+/// Returns the values of symbols: those that are given, and those that sizes of inputs determine.
 fn symbols(loops: &Loops, given: &Given) -> Result<BTreeMap<Sym, i64>> {
     let mut known = inrush_interp::Symbols::default();
     for (name, v) in &given.symbols {
@@ -486,11 +496,13 @@ fn symbols(loops: &Loops, given: &Given) -> Result<BTreeMap<Sym, i64>> {
     Ok(known.into_iter().collect())
 }
 
-/// A tensor's elements where its buffer's layout puts them.
+/// Returns a tensor's elements where its buffer's layout puts them, as a flat tensor of `length`
+/// elements. Gaps are zero.
 fn laid_out(t: &Tensor, strides: &[i64], offset: i64, length: usize) -> Tensor {
     let size = t.dtype.size();
     let mut data = vec![0u8; length * size];
     for k in 0..t.numel() {
+        // Row-major position to coordinates, last dimension first.
         let (mut rest, mut at) = (k as i64, offset);
         for (n, s) in t.sizes.iter().zip(strides).rev() {
             at += rest % n * s;
@@ -506,6 +518,7 @@ fn laid_out(t: &Tensor, strides: &[i64], offset: i64, length: usize) -> Tensor {
     }
 }
 
+/// Returns a tensor as the file format takes it.
 fn view(t: &Tensor) -> Result<TensorView<'_>> {
     use inrush_base::DType as D;
     use safetensors::Dtype as S;
