@@ -168,6 +168,7 @@ fn own_program(dir: &Path) -> Result<PathBuf, String> {
     Ok(program)
 }
 
+/// Copies a program to where it is kept.
 fn keep(from: &Path, to: &Path) -> Result<(), String> {
     let say = |e: std::io::Error| format!("{}: {e}", to.display());
     std::fs::create_dir_all(to.parent().unwrap_or(to)).map_err(say)?;
@@ -204,6 +205,7 @@ fn compare(base: &Path, now: &Path, lines: usize) -> Result<Comparison, String> 
     let (old, new): (BTreeSet<&str>, BTreeSet<&str>) =
         (old.lines().collect(), new.lines().collect());
     let mut out = Comparison::default();
+    // In order of names. A program that only one commit has counts as a difference.
     for name in old.union(&new) {
         let text = |dir: &Path, index: &BTreeSet<&str>| -> Result<Option<String>, String> {
             let listed = index.contains(name);
@@ -215,6 +217,7 @@ fn compare(base: &Path, now: &Path, lines: usize) -> Result<Comparison, String> 
     Ok(out)
 }
 
+/// Prints the differences. Fails if there are any, or if nothing was compared.
 fn report(c: &Comparison, args: &Replay) -> Result<(), String> {
     if c.programs == 0 {
         return Err(format!("no program has `{}` in its name", args.only));

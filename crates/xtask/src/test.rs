@@ -1,4 +1,13 @@
 //! All tests, with what they need set up first.
+//!
+//! ```text
+//! tidy, docs -> Python environment -> operator cases -> GPU kernels -> cargo test
+//!            -> wheel: torch.compile, drawn programs, public models -> fuzz targets, drawn graphs
+//! ```
+//!
+//! Fast checks come first, and random tests with new seeds last: their failures are no reason to
+//! miss what the others say. A tool that cannot be had (clang, an emulator, public models) is
+//! skipped with a line that says so.
 
 use crate::{cargo, docs, fuzz, root, run, tidy};
 use std::process::{Command, Stdio};
@@ -285,6 +294,7 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
     run(Command::new(python).arg(&check).args([&folder, "--run"]))
 }
 
+/// Announces a step.
 fn step(what: &str) {
     eprintln!("==> {what}");
 }
@@ -294,6 +304,7 @@ fn python(script: &str) -> Result<String, String> {
     python_with(script, &[])
 }
 
+/// As [`python`], with arguments for the script.
 fn python_with(script: &str, args: &[&str]) -> Result<String, String> {
     let path = root().join("python").join(script);
     output(Command::new("python3").arg(path).args(args)).map_err(|e| {
