@@ -2,8 +2,8 @@
 //!
 //! The compiler's parallelism is fork and join: a list is cut into runs of about equal weight
 //! ([`shares`]), each run goes to a thread ([`side_by_side`]), and results are joined in the order
-//! of the list. Which thread does what changes nothing in the output. Waking a thread is cheaper than
-//! starting one, so a compilation keeps helpers between its stages ([`with_helpers`]).
+//! of the list. Which thread does what changes nothing in the output. Waking a thread is cheaper
+//! than starting one, so a compilation keeps helpers between its stages ([`with_helpers`]).
 
 mod workers;
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rows and columns: 64 MiB of `f32` a tensor, beyond any cache.
+/// Rows and columns: a tensor of `f32` has 64 MiB, more than caches hold.
 const N: usize = 4096;
 /// Turns that a kernel and the copy take.
 const ROUNDS: usize = 5;

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Returns the dtype of a file's; `None` for those that no tensor here has.
+/// Converts a file's dtype; `None` for those that no tensor here has.
 fn dtype(d: Dtype) -> Option<DType> {
     Some(match d {
         Dtype::BOOL => DType::Bool,

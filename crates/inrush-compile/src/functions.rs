@@ -4,7 +4,7 @@
 //! deduplication follow each other, each cheaper than the work that it saves:
 //!
 //! ```text
-//! steps --fingerprint--> distinct kernels --tile, emit--> functions --name (digest)--> distinct functions
+//! steps --fingerprint--> distinct kernels --tile, emit--> functions --digest--> distinct functions
 //! ```
 //!
 //! Both stages run in parallel over *parts*: runs of the distinct kernels of equal weight, one a

@@ -5,8 +5,8 @@
 //! 1. Each distinct step becomes a block program with the tile that the rules choose. With a tuner
 //!    the neighbours of that tile are measured.
 //! 2. Independent steps are fused horizontally: one launch runs the programs of all.
-//! 3. Flat parts of one launch get the largest of their tiles, since parts of one tile size can share
-//!    their code.
+//! 3. Flat parts of one launch get the largest of their tiles, since parts of one tile size can
+//!    share their code.
 //!
 //! ```text
 //! steps            s0  s1  s2  s3        s1 and s2 are independent
@@ -140,8 +140,9 @@ impl Tiler<'_, '_> {
         let storage = self.context.storage;
         let mut form = Form::default();
         same::form(loops, step, &mut form);
-        // Storages that the memory plan puts in the place of others, beyond aliases: a block program
-        // that reads and writes one place orders its accesses, so steps that share otherwise differ.
+        // Storages that the memory plan puts in the place of others, beyond aliases: a block
+        // program that reads and writes one place orders its accesses, so steps that share
+        // otherwise differ.
         for b in &form.buffers {
             let s = storage[b.index()];
             let at = form.buffers.iter().position(|x| storage[x.index()] == s);

@@ -1,10 +1,10 @@
 //! Tuning by measurement: from the tile that the rules choose to the fastest one near it, a step at
 //! a time.
 //!
-//! A descent over tiles (block sizes, warps, stages, kinds of pointers). Each step measures the best
-//! tile so far and its neighbours, which differ in one or two fields, and moves to the fastest if it
-//! gains at least 2 %. The rules' choice is a good start, so few steps suffice; an exhaustive search
-//! would build a kernel for each combination.
+//! A descent over tiles (block sizes, warps, stages, kinds of pointers). Each step measures the
+//! best tile so far and its neighbours, which differ in one or two fields, and moves to the fastest
+//! if it gains at least 2 %. The rules' choice is a good start, so few steps suffice; an exhaustive
+//! search would build a kernel for each combination.
 //!
 //! Clocks drift, so only times of one batch are compared: the best so far is measured again in each
 //! step, and at the end the winner against the rules' choice.

@@ -62,8 +62,8 @@ impl Exprs {
     /// and checks that `k * d` is `e`.
     fn divide_by_sum(&self, e: Expr, d: Expr) -> Option<Expr> {
         let ((_, te), (_, td)) = (self.terms(e), self.terms(d));
-        // Terms are in canonical order, so the last ones mostly correspond. If they do not, the product
-        // below differs from `e`.
+        // Terms are in canonical order, so the last ones mostly correspond. If they do not, the
+        // product below differs from `e`.
         let (ce, xe) = *te.last()?;
         let (cd, xd) = *td.last()?;
         if ce.checked_rem(cd)? != 0 {

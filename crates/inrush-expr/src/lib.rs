@@ -231,7 +231,7 @@ impl Exprs {
             Ok(e) => return e,
             Err(place) => place,
         };
-        // Ranges of operands are known, so that of the new node takes constant time.
+        // Ranges of operands are known: that of the new node takes one pass over them.
         let range = self.range_of_node(&node);
         let mut inner = self.inner.borrow_mut();
         let e = Expr::from_index(inner.nodes.len());

@@ -13,8 +13,8 @@
 //! 5. *Steps* run in order: launches of kernels and contractions.
 //! 6. *Outputs* are handed over.
 //!
-//! Sizes, guards and offsets depend on the values of the symbols only, so executors keep them for the
-//! next call of the same sizes.
+//! Sizes, guards and offsets depend on the values of the symbols only, so executors keep them for
+//! the next call of the same sizes.
 //!
 //! References are positions in lists. Programs come from disk too, so [`Program::verify`] checks
 //! them.
@@ -49,7 +49,7 @@ pub struct Program {
     pub sizes: Vec<Size>,
     /// The user's inputs in call order.
     pub inputs: Vec<Input>,
-    /// Relations that are checked in order; the first that fails is the error.
+    /// Relations of sizes that must hold at a call.
     pub guards: Vec<Guard>,
     /// Tensors in memory. An alias comes after its storage.
     pub buffers: Vec<Buffer>,

@@ -48,7 +48,8 @@ use std::time::{Duration, Instant};
 /// How a graph is compiled, from the user's options.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Refuses graphs with operators that would be called instead of compiled.
+    /// A broken invariant in a stage is an error; otherwise the operators of its segment are
+    /// called.
     pub strict: bool,
     /// Nothing of the graph is kept for gradients.
     pub inference: bool,
@@ -264,7 +265,7 @@ pub fn compile(
         write_trace(dir, texts, place.gpu.is_some()).map_err(raise)?;
     }
     let mut sequence = sequence.map_err(raise)?;
-    // Kernels with several candidate tiles. Measuring at the first call pays off only if some of
+    // Kernels that a call could tune. Measuring at the first call pays off only if some of
     // them were never measured on this device.
     let retiles = std::mem::take(&mut sequence.retiles);
     let unknown = watch.tuner.as_ref().map_or(0, |t| t.unknown);

@@ -11,9 +11,10 @@
 //! v = operator.getitem(p, 0)                (none: the source of v is p.0, which is renamed v)
 //! ```
 //!
-//! Values that the graph cannot hold do not stop the import. A tensor of another device, a complex or
-//! sparse one becomes an opaque value; a call with an unusual argument is marked with the reason,
-//! and later made through its FX node. The side tables of [`Imported`] keep the way back to FX.
+//! Values that the graph cannot hold do not stop the import. A tensor of another device, a complex
+//! or sparse one becomes an opaque value; a call with an unusual argument is marked with the
+//! reason, and later made through its FX node. The side tables of [`Imported`] keep the way back to
+//! FX.
 //!
 //! Each attribute of a Python object costs a call into the interpreter. So what repeats is looked
 //! up by identity: targets, symbols, lines of stack traces.
@@ -90,8 +91,9 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
 /// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are
 /// values that only PyTorch can hold. `gpu` is true for kernels of a GPU, interpreted ones too.
 ///
-/// # Errors `Unsupported` for FX nodes other than functions, placeholders and attributes
-/// (`call_module`, say), and for outputs that are neither values nor numbers.
+/// # Errors
+/// `Unsupported` for FX nodes other than functions, placeholders and attributes (`call_module`,
+/// say), and for outputs that are neither values nor numbers.
 pub fn import<'py>(
     py: Python<'py>,
     gm: &Bound<'py, PyAny>,
@@ -321,8 +323,8 @@ impl<'py> Importer<'py> {
         Ok(source)
     }
 
-    /// Takes the type from results whose item no node reads. Operators
-    /// give other values there on other devices, and a kernel need not compute them.
+    /// Takes the type from results whose item no node reads. Operators give other values there on
+    /// other devices, and a kernel need not compute them.
     fn drop_unread(&mut self, node: &Bound<'py, PyAny>, outs: &[ValueId]) -> PyResult<()> {
         let py = node.py();
         let mut read = vec![false; outs.len()];

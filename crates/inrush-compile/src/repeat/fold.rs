@@ -10,8 +10,8 @@
 //! both sides, as those left out have, so these two must come out alike.
 //!
 //! A run is given up if the short graph would not stand for the whole: its blocks read inputs in
-//! different patterns, an inner block reads an input that gets new contents, or an inner block computes
-//! the new contents of an input.
+//! different patterns, an inner block reads an input that gets new contents, or an inner block
+//! computes the new contents of an input.
 
 use super::find::{Def, Run, defs, find};
 use inrush_graph::{Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, ValueId};

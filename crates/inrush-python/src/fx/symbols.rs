@@ -1,9 +1,8 @@
 //! Symbolic integers: sympy's objects are walked, each once, and become expressions.
 //!
 //! A SymInt holds a sympy expression over symbols of a ShapeEnv. [`Symbols::int`] translates it to
-//! the compiler's expressions; ranges and hints come along from the ShapeEnv. What has no
-//! translation (a rounded float, an integer root) becomes a fresh unbacked symbol `data0`, `data1`,
-//! ...:
+//! the compiler's expressions; ranges and hints come along from the ShapeEnv. An integer without a
+//! translation (a rounded float, say) becomes a fresh unbacked symbol, `data0` and so on:
 //!
 //! ```text
 //! s0 * 2 + 1             ->  2*s0 + 1
@@ -11,9 +10,10 @@
 //! 4 * Trunc(s0 * 0.3)    ->  4 * data0       data0 is computed by a called node
 //! ```
 //!
-//! Such a symbol stands for the largest subexpression without a translation, so that sums and
-//! products of it can still be compared. Equal sympy expressions share one symbol. The first FX
-//! node whose result it is computes it ([`Symbols::known`]), and later ones are read from it.
+//! Such a symbol stands for the integer subexpression at which translation fails, or else for the
+//! whole, so that sums and products of it can still be compared. Equal sympy expressions share one
+//! symbol. The first FX node whose result it is computes it ([`Symbols::known`]), and later ones
+//! are read from it.
 
 use super::{key, what};
 use crate::errors::raise;

@@ -1,5 +1,5 @@
-//! Functions that FX nodes call. They are few and live as long as the process, so that each is looked at
-//! once.
+//! Functions that FX nodes call. They are few and live as long as the process, so that each is
+//! looked at once.
 //!
 //! The name of a target decides what happens to its node. Operators have the dispatcher's name
 //! (`aten.add.Tensor`). Python's functions on sizes get the prefix `sym.`, under which the compiler
