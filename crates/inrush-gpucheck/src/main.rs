@@ -43,6 +43,7 @@ fn run() -> Result<()> {
             continue;
         }
         let path = Path::new(&path);
+        // A filter is optional: a keyword in its place begins the next source.
         let mut filter = || match words.peek().map(String::as_str) {
             None
             | Some(

@@ -96,10 +96,12 @@ impl Writer {
         }
         // Short kernels are not worth it.
         let ex = &plan.loops.exprs;
+        // Elements that a launch covers.
         let work = |(tile, k): &(Option<Tile>, TritonKernel)| {
             tile.map_or(0, |t| ex.hint(k.programs) * t.x * t.y * t.r)
         };
         let most = steps.iter().map(work).max().unwrap_or(0);
+        // One kernel is varied at a time: all combinations would be too many.
         for (k, step) in steps.iter().enumerate() {
             let Some(tile) = step.0.filter(|_| 8 * work(step) >= most) else {
                 continue;
@@ -193,6 +195,7 @@ impl Writer {
         let pieces: Vec<Piece> = (blocks.iter().zip(&buffers))
             .map(|(block, buffers)| Piece { block, buffers })
             .collect();
+        // Without joining, each step is a launch of its own.
         let launches = if join {
             let regions = plan.regions();
             let overlap = |a: BufId, b: BufId| regions.overlap(a, b);
@@ -384,6 +387,7 @@ impl Writer {
                 _ => None,
             };
             if let Some(t) = content {
+                // The harness gets memory, not tensors: gaps and offsets are part of the test.
                 let flat = laid_out(t, &strides, offset, (offset + last + 1) as usize);
                 tensors.push((format!("buf{owner}"), flat));
             }

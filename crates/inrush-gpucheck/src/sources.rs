@@ -1,4 +1,7 @@
 //! Where programs come from: the file tests, PyTorch's operator cases, archives.
+//!
+//! Graphs are lowered as for a GPU here; file tests bring their loops along. Inputs come with the
+//! tests and cases, and are missing for archives and benchmarks.
 
 use crate::program::{Given, Writer};
 use inrush_base::{Error, Result, Scalar};
@@ -59,6 +62,7 @@ pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
 /// Lowers a graph for a GPU by the compiler's own stages. Rewrites for library calls do not run:
 /// every operator is to become a kernel.
 fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
+    // The CPU's capabilities serve for these two stages, which do not depend on the device.
     let setup = inrush_filetest::Setup::of(inrush_base::Caps::cpu(inrush_base::Isa::Scalar, 1));
     let graph = setup.run(|p| {
         let graph = p.normalize(graph)?;
