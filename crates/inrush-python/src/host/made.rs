@@ -1,4 +1,7 @@
 //! Calls that a pass made: no FX node stands for them, so that they are read from the graph.
+//!
+//! Rewrites of whole graphs on GPUs replace operators by others (a convolution by a product, say).
+//! Such a node has a row, so its schema tells which arguments are passed by keyword.
 
 use super::call::Reader;
 use crate::errors::raise;
@@ -40,6 +43,7 @@ impl<'py> Reader<'_, 'py> {
         })
     }
 
+    /// Returns the template of an argument of the graph.
     fn argument(&mut self, py: Python<'py>, graph: &Graph, arg: &Arg) -> PyResult<Template> {
         let torch = || py.import("torch");
         let object = match arg {
@@ -73,6 +77,7 @@ impl<'py> Reader<'_, 'py> {
         Ok(Template::Constant(self.hold(object)))
     }
 
+    /// Returns the slot of a value.
     fn value(&mut self, graph: &Graph, v: ValueId) -> PyResult<Template> {
         match graph.value(v).ty {
             Type::None => Err(raise(Error::internal(
@@ -82,6 +87,8 @@ impl<'py> Reader<'_, 'py> {
         }
     }
 
+    /// Returns an integer: a constant, or a line of the size arithmetic that the sequence
+    /// determines.
     fn int(&mut self, py: Python<'py>, graph: &Graph, e: inrush_expr::Expr) -> PyResult<Template> {
         match (graph.exprs.as_int(e), self.ints.get(&e)) {
             (Some(i), _) => Ok(Template::Constant(
@@ -95,6 +102,7 @@ impl<'py> Reader<'_, 'py> {
     }
 }
 
+/// Returns PyTorch's name of a memory format.
 fn format_name(f: MemoryFormat) -> &'static str {
     match f {
         MemoryFormat::Contiguous => "contiguous_format",

@@ -1,4 +1,7 @@
 //! The pool of Triton workers, which all graphs of the process share.
+//!
+//! Triton compiles in processes of its own, so that several kernels are built at once and the
+//! graph's process need not import it.
 
 use crate::errors::raise;
 use inrush_base::{Error, Result};
@@ -9,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+/// The pool, or why there is none; asked once.
 static POOL: OnceLock<std::result::Result<Pool, Error>> = OnceLock::new();
 
 /// Longest build of one kernel.
@@ -28,6 +32,7 @@ pub fn pool(py: Python<'_>) -> PyResult<&'static Pool> {
     made.as_ref().map_err(|e| raise(e.clone()))
 }
 
+/// Finds interpreter, script and release of Triton.
 fn setup(py: Python<'_>) -> Result<Setup> {
     let find = || -> PyResult<(PathBuf, PathBuf, String)> {
         let python = py.import("sys")?.getattr("executable")?.extract()?;
