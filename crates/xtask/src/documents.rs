@@ -93,6 +93,7 @@ impl Files {
             tests: BTreeSet::new(),
         };
         files.walk(root, "")?;
+        // Python tests are named by documents without their files.
         let tests = files
             .paths
             .iter()
@@ -182,6 +183,7 @@ fn missing(span: &str, files: &Files) -> Option<String> {
     if span.starts_with("test_") && span.chars().all(word) {
         return (!files.tests.contains(span)).then(|| format!("there is no test `{span}`"));
     }
+    // Paths of Rust items have `::` too, and are left to the compiler.
     let (path, function) = match span.split_once("::") {
         Some((path, function)) if path.ends_with(".rs") || path.ends_with(".py") => {
             (path, Some(function))
@@ -215,6 +217,7 @@ fn missing(span: &str, files: &Files) -> Option<String> {
 
 /// Returns true if a link's target is outside of the repository, or a file or folder in it.
 fn leads_somewhere(target: &str, folder: &str, files: &Files) -> bool {
+    // Pages elsewhere are not fetched, and anchors within a page are not looked up.
     if target.contains("://") || target.starts_with('#') {
         return true;
     }

@@ -1,5 +1,9 @@
-//! Checks besides tests: documents, words, commit subjects, formatting, lints, and the sentences "does
-//! not know" of the layers.
+//! Checks besides tests: documents, words, commit subjects, formatting, lints, and the sentences
+//! "does not know" of the layers.
+//!
+//! A layer that starts to know another one would still compile and pass its tests. So each sentence
+//! is a pair of crates here, and the first may not depend on the second, directly or through
+//! others.
 
 use crate::{cargo, documents, history, root, sources};
 use std::process::Command;
@@ -59,6 +63,7 @@ pub(crate) fn tidy() -> Result<(), String> {
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));
     }
+    // Mistakes in texts were reported together; from here on the first failure ends the run.
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(
         &[

@@ -88,6 +88,7 @@ fn sections(record: &str) -> Vec<(Head<'_>, &str)> {
 /// most `lines` of each.
 fn difference(out: &mut String, base: &str, now: &str, lines: usize) {
     let (base, now): (Vec<&str>, Vec<&str>) = (base.lines().collect(), now.lines().collect());
+    // No alignment in between: a few lines of each side are shown.
     let front = base.iter().zip(&now).take_while(|(a, b)| a == b).count();
     let (base, now) = (&base[front..], &now[front..]);
     let tail = (base.iter().rev().zip(now.iter().rev()))
