@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 
 /// Inputs of a program.
 pub struct Given {
+    /// The user's inputs by position.
     pub inputs: Vec<Value>,
+    /// Weights by fully qualified name.
     pub weights: BTreeMap<String, Tensor>,
     /// Values of symbolic sizes by name.
     pub symbols: BTreeMap<String, i64>,
@@ -52,6 +54,7 @@ pub struct Writer {
     pub pointers: Pointers,
 }
 
+/// Turns an error of the file system into one of the machine.
 fn io(e: std::io::Error) -> Error {
     Error::machine(e.to_string())
 }
@@ -91,6 +94,7 @@ impl Writer {
                 self.entry(&name, loops, &plan, &storage, &joined, refused, given)?;
             }
         }
+        // Variants are for timing, which random inputs serve as well.
         if self.variants == 0 || given.is_some() {
             return Ok(());
         }
