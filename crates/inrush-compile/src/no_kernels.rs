@@ -1,7 +1,12 @@
 //! Operators and dtypes that PyTorch has no kernel for.
 //!
-//! Inside PyTorch they are called: it refuses them in its own words, as it does without a compiler, and a release that has
-//! such a kernel runs it.
+//! Inside PyTorch they are called: it refuses them in its own words, as it does without a compiler,
+//! and a release that has such a kernel runs it.
+//!
+//! The table `no_kernels.txt` has a line for each device and operator with the dtypes that PyTorch
+//! refuses. It speaks of the first tensor. A call with another shape of arguments than the
+//! operator's example (tensors of several dtypes, an explicit dtype) is compiled: PyTorch converts
+//! first, and has kernels for the result.
 
 use inrush_aten::example::example;
 use inrush_base::DType;

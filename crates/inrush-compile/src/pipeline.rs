@@ -111,6 +111,7 @@ impl<'a> Pipeline<'a> {
         Ok((graph, sources))
     }
 
+    /// Runs a list of passes as one stage. The passes verify in between.
     fn passes(&mut self, list: &[Pass], mut graph: Graph, cx: &Context) -> Result<Graph> {
         let verify = self.options.verify;
         let work = || inrush_passes::rewrite(list, &mut graph, cx, verify).map(|()| graph);
@@ -162,6 +163,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
+    /// Returns the options of stage fuse, with the threads of the compilation.
     fn sched(&self) -> inrush_sched::Options {
         inrush_sched::Options {
             threads: self.options.threads,
@@ -344,6 +346,7 @@ impl<'a> Pipeline<'a> {
         inrush_sched::plan_memory(plan).map_err(|e| e.in_stage("fuse"))?;
         self.verify_memory(plan)?;
         let plan = &*plan;
+        // Memory first: which buffers share bytes decides about barriers in block programs.
         let blocks = self.blocks(plan)?;
         let kernels = self.triton(plan, blocks)?;
         let work = || wrap::wrap(guards, signature, plan, &wrap::Code::Gpu(&kernels));
@@ -355,6 +358,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
+/// Runs the parts of stage fuse that kernels wait for: fusion, then layouts.
 fn fuse(loops: Loops, caps: &Caps, options: &inrush_sched::Options) -> Result<Plan> {
     let mut plan = inrush_sched::fuse(loops, caps, options)?;
     inrush_sched::layout(&mut plan, caps, options)?;

@@ -26,6 +26,8 @@ pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
         }
     }
     // What is known of the buffers; an alias shares its storage with what has the same number.
+    // The list grows meanwhile: the storage of an alias may be a buffer that the step does not
+    // touch.
     let mut k = 0;
     while k < f.buffers.len() {
         let b = loops.buffer(f.buffers[k]);

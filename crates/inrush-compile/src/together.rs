@@ -1,7 +1,17 @@
 //! Which launches on a CPU run side by side.
 //!
-//! Starting threads costs more than a short launch does. Steps that do not depend on each other are shared out among threads
-//! together where all of them are short, or where all run the same code, as the steps of an optimiser over a list of tensors do.
+//! Starting threads costs more than a short launch does. Steps that do not depend on each other are
+//! shared out among threads together where all of them are short, or where all run the same code,
+//! as the steps of an optimiser over a list of tensors do.
+//!
+//! ```text
+//! steps    s0  s1  s2  s3  s4        s2 reads what s0 writes; all are short
+//! groups   [s0, s1, s3] [s2, s4]     s4 reads what s1 writes
+//! ```
+//!
+//! Steps are taken in order. Each joins the first group that takes it after the last group that
+//! holds a step whose order with it matters, else it begins a new one. Groups run in order, so
+//! dependencies are kept. Contractions stay alone.
 
 use crate::functions::{Instance, Kernels};
 use inrush_base::tally::{Way, reached};
@@ -16,6 +26,7 @@ const SHORT: i64 = 256 << 10;
 const MOST: usize = 1024;
 
 struct Group {
+    /// Positions among the plan's steps, ascending.
     steps: Vec<usize>,
     /// The kernel that all of them run.
     kernel: Option<u32>,
@@ -39,6 +50,7 @@ pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
         let work = exprs
             .hint(k.units)
             .saturating_mul(exprs.hint(k.cost_per_unit));
+        // A hint is no bound: a launch that is short at the hint may be long at a call.
         let known = exprs.as_int(k.units).is_some();
         let one = Group {
             steps: vec![at],
@@ -77,7 +89,9 @@ impl Group {
 
 /// The buffers of a step.
 struct Touches {
+    /// Buffers that the step writes.
     written: Bufs,
+    /// Buffers that the step reads or writes, sorted.
     all: SmallVec<[BufId; 12]>,
 }
 
