@@ -91,6 +91,8 @@ impl Exprs {
         }
     }
 
+    /// Writes `(a // b)`. Parentheses are always written, since floor division and remainder do not
+    /// associate.
     fn write_infix(
         &self,
         a: Expr,
@@ -106,6 +108,7 @@ impl Exprs {
         out.push(')');
     }
 
+    /// Writes `min(a, b)`.
     fn write_call(
         &self,
         f: &str,
