@@ -1,7 +1,7 @@
 //! PyTorch on the same archive, in another process that answers timing requests.
 //!
 //! ```text
-//! peer   -> {"aoti": {..}, "eager": {..}}          once, when it is ready
+//! peer   -> {"compile_s": 9.1, "eager": {..}, ..}  once, when it is ready
 //! inrush -> aoti 0.4                               backend and seconds, a line
 //! peer   -> {"median_ms": 1.2, "min_ms": 1.1}
 //! ```
