@@ -10,7 +10,7 @@ use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::Options;
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
-use inrush_package::{Package, Target as Machine, WeightData};
+use inrush_package::{Target as Machine, WeightData};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::Model;
 use inrush_runtime::cache::Cache;
@@ -100,11 +100,8 @@ pub fn load_package(
 ) -> PyResult<(Compiled, Inputs)> {
     let pool = compile::pool(py, threads)?;
     let model = py
-        .detach(|| {
-            let package = Package::open(&path)?;
-            Model::from_package(package, pool.clone())
-        })
-        .map_err(|e| raise(e.in_file(path.display().to_string())))?;
+        .detach(|| Model::open(&path, pool.clone()))
+        .map_err(raise)?;
     model.set_seed(seed);
     let program = model.program().clone();
     let inputs = (program.inputs.iter())
