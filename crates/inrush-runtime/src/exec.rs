@@ -6,7 +6,7 @@ use crate::bind;
 use crate::contract::PlannedContraction;
 use crate::model::{KernelFn, Model, root};
 use crate::poison;
-use crate::tensor::{Storage, Tensor, Value, copy_strided, extent};
+use crate::tensor::{Storage, Tensor, Value, extent};
 use crate::together::Together;
 use inrush_base::{Error, Result};
 use inrush_cpu::Bytes;
@@ -430,16 +430,7 @@ impl Model {
         let mutated = self.bound.program.buffers.iter().any(written);
         if mutated {
             // SAFETY: both tensors hold every coordinate; the caller handed the original over for mutation.
-            unsafe {
-                copy_strided(
-                    copy.data(),
-                    &copy.strides,
-                    original.data(),
-                    &original.strides,
-                    &original.sizes,
-                    copy.dtype.size(),
-                )
-            };
+            unsafe { copy.copy_to(original) };
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::exec::Prepared;
 use crate::model::{Model, root};
 use crate::poison;
-use crate::tensor::{ALIGN, Tensor, Value, copy_strided};
+use crate::tensor::{ALIGN, Tensor, Value};
 use inrush_base::{Error, Result};
 use inrush_program::{Output, Place};
 
@@ -33,7 +33,8 @@ impl Model {
             let results = self.call(&p, frame, inputs)?;
             for (result, to) in results.iter().zip(outputs) {
                 if let (Value::Tensor(result), Value::Tensor(to)) = (result, to) {
-                    copy(result, to);
+                    // SAFETY: of the result's dtype and sizes (checked), and given to be written.
+                    unsafe { result.copy_to(to) };
                 }
             }
             Ok(())
@@ -115,22 +116,4 @@ fn overlaps(t: &Tensor, input: &Value) -> bool {
     };
     let (a, b) = (t.storage.as_ptr() as usize, i.storage.as_ptr() as usize);
     a < b + i.storage.len() && b < a + t.storage.len()
-}
-
-/// Copies the elements of a tensor into another one of the same dtype and sizes.
-fn copy(from: &Tensor, to: &Tensor) {
-    if from.numel() == 0 {
-        return;
-    }
-    // SAFETY: both hold every coordinate; the caller of `run_into` gave the memory for this.
-    unsafe {
-        copy_strided(
-            from.data(),
-            &from.strides,
-            to.data(),
-            &to.strides,
-            &to.sizes,
-            to.dtype.size(),
-        );
-    }
 }

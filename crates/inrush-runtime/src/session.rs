@@ -5,11 +5,11 @@
 //! model. A call takes the active model once, at its start, so that its answer comes from one set of weights.
 
 use crate::model::Model;
-use crate::tensor::{Value, extent};
+use crate::tensor::{Value, copy_row_major, extent};
 use crate::weights::{MemoryWeights, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
 use inrush_program::{Place, Program};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 /// A model whose weights can be replaced. Calls may come from several threads at once.
@@ -187,9 +187,10 @@ fn weight_specs(program: &Program) -> Vec<WeightSpec> {
 
 /// Compares new weights with what the model takes, before anything changes.
 fn check(specs: &[WeightSpec], new: &[(&str, WeightView)], names: Names) -> Result<()> {
+    let by_name: BTreeMap<&str, &WeightSpec> = specs.iter().map(|s| (s.name.as_str(), s)).collect();
     let mut given = BTreeSet::new();
     for (name, view) in new {
-        let Some(spec) = specs.iter().find(|s| s.name == *name) else {
+        let Some(spec) = by_name.get(name) else {
             return Err(Error::input(format!(
                 "the model has no weight `{name}`{}",
                 similar(specs, name)
@@ -248,34 +249,13 @@ fn similar(specs: &[WeightSpec], name: &str) -> String {
 
 /// Copies the elements of a weight in row-major order.
 fn row_major(view: &WeightView) -> Result<Vec<u8>> {
-    let size = view.dtype.size();
-    let elements = view.sizes.iter().product::<i64>() as usize;
+    let bytes = view.sizes.iter().product::<i64>() as usize * view.dtype.size();
     let mut out = Vec::new();
-    out.try_reserve_exact(elements * size).map_err(|_| {
-        Error::machine(format!(
-            "out of memory: {} bytes for a weight",
-            elements * size
-        ))
-    })?;
-    out.resize(elements * size, 0);
-    if elements > 0 {
-        let strides = crate::tensor::contiguous_strides(view.sizes);
-        if view.strides == strides {
-            out.copy_from_slice(&view.bytes[..elements * size]);
-        } else {
-            // SAFETY: the view's bytes hold every coordinate (checked), and `out` holds all elements.
-            unsafe {
-                crate::tensor::copy_strided(
-                    view.bytes.as_ptr(),
-                    view.strides,
-                    out.as_mut_ptr(),
-                    &strides,
-                    view.sizes,
-                    size,
-                );
-            }
-        }
-    }
+    out.try_reserve_exact(bytes)
+        .map_err(|_| Error::machine(format!("out of memory: {bytes} bytes for a weight")))?;
+    out.resize(bytes, 0);
+    // SAFETY: the view's bytes hold every coordinate (checked).
+    unsafe { copy_row_major(view.bytes.as_ptr(), view.strides, view.sizes, &mut out) };
     Ok(out)
 }
 

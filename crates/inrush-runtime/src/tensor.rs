@@ -274,48 +274,65 @@ impl Tensor {
 
     /// The elements in row-major order as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let size = self.dtype.size();
-        let n = self.numel();
-        let mut out = vec![0u8; n * size];
-        if n == 0 {
-            return out;
-        }
-        if self.lies_as(&contiguous_strides(&self.sizes)) {
-            // SAFETY: a row-major tensor holds `n` elements from its first.
-            unsafe { std::ptr::copy_nonoverlapping(self.data(), out.as_mut_ptr(), n * size) };
-            return out;
-        }
-        // SAFETY: `out` holds `n` elements; strides stay inside the storage.
-        unsafe {
-            copy_strided(
-                self.data(),
-                &self.strides,
-                out.as_mut_ptr(),
-                &contiguous_strides(&self.sizes),
-                &self.sizes,
-                size,
-            )
-        };
+        let mut out = vec![0u8; self.numel() * self.dtype.size()];
+        // SAFETY: strides stay inside the storage.
+        unsafe { copy_row_major(self.data(), &self.strides, &self.sizes, &mut out) };
         out
     }
 
     /// The same elements lying with other strides.
     pub fn with_strides(&self, strides: &[i64]) -> Result<Tensor> {
         let out = Tensor::zeros(self.dtype, self.sizes.clone(), strides.to_vec())?;
+        // SAFETY: a fresh tensor of the same dtype and sizes.
+        unsafe { self.copy_to(&out) };
+        Ok(out)
+    }
+
+    /// Copies the elements into another tensor of the same dtype and sizes.
+    ///
+    /// # Safety
+    /// The other's memory may be written, and both hold every coordinate.
+    pub(crate) unsafe fn copy_to(&self, to: &Tensor) {
         if self.numel() > 0 {
-            // SAFETY: both tensors hold every coordinate.
+            // SAFETY: the caller's promise.
             unsafe {
                 copy_strided(
                     self.data(),
                     &self.strides,
-                    out.data(),
-                    strides,
+                    to.data(),
+                    &to.strides,
                     &self.sizes,
                     self.dtype.size(),
-                )
-            };
+                );
+            }
         }
-        Ok(out)
+    }
+}
+
+/// Copies elements in row-major order into `out`, which has room for exactly these.
+///
+/// # Safety
+/// `from` is the element with coordinates zero; every coordinate below `sizes` is in its block.
+pub(crate) unsafe fn copy_row_major(
+    from: *const u8,
+    strides: &[i64],
+    sizes: &[i64],
+    out: &mut [u8],
+) {
+    if out.is_empty() {
+        return;
+    }
+    let size = out.len() / sizes.iter().product::<i64>() as usize;
+    let dense = contiguous_strides(sizes);
+    let is_dense =
+        (sizes.iter().zip(strides.iter().zip(&dense))).all(|(n, (a, b))| *n == 1 || a == b);
+    // SAFETY: the caller's promise; `out` holds all elements.
+    unsafe {
+        if is_dense {
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len());
+        } else {
+            copy_strided(from, strides, out.as_mut_ptr(), &dense, sizes, size);
+        }
     }
 }
 
