@@ -3,6 +3,7 @@
 //! Each thread starts in its own share of the units, so that successive kernels find their data in the same core's
 //! caches, and then helps the others.
 
+mod fork;
 mod openmp;
 mod own;
 
@@ -31,7 +32,8 @@ enum Kind {
 }
 
 impl Pool {
-    /// Starts a pool of `threads` threads, the caller's included; by default as many as the process may run at once.
+    /// Makes a pool of `threads` threads, the caller's included; by default as many as the process may run at once. They start
+    /// with the first loop that they share, so that a process may fork before it.
     pub fn new(threads: Option<usize>) -> Result<Pool> {
         let threads = match threads {
             Some(0) => return Err(Error::input("a thread pool needs at least one thread")),
@@ -41,7 +43,7 @@ impl Pool {
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get()),
         };
-        Ok(Pool(Kind::Own(own::Threads::new(threads)?)))
+        Ok(Pool(Kind::Own(own::Threads::new(threads))))
     }
 
     /// Makes a pool without threads of its own, which runs loops as parallel regions of `runtime`: the only way to share a
@@ -56,6 +58,17 @@ impl Pool {
         match &self.0 {
             Kind::Own(own) => own.count(),
             Kind::OpenMp(runtime) => runtime.threads(),
+        }
+    }
+
+    /// Checks that the threads of the pool, if they have started, are threads of this process.
+    ///
+    /// # Errors
+    /// A machine error in a process that was forked after the pool's first use.
+    pub fn check_fork(&self) -> Result<()> {
+        match &self.0 {
+            Kind::Own(own) => own.check_fork(),
+            Kind::OpenMp(runtime) => runtime.check_fork(),
         }
     }
 

@@ -5,7 +5,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::fork::{self, Process};
 use super::{Share, Task, deal, drain, lock, panicked};
 use inrush_base::Result;
 
@@ -21,12 +23,16 @@ type Count = unsafe extern "C" fn() -> c_int;
 const ON_STACK: usize = 32;
 
 /// The entry points of a loaded OpenMP runtime.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct OpenMp {
     parallel: Parallel,
     max_threads: Count,
     thread_num: Count,
     in_parallel: Count,
+    /// The runtime makes new threads in a fork, as LLVM's does. GNU's waits for those that stayed in the parent.
+    survives_forks: bool,
+    /// The process of the first region, as [`Process::number`]; 0 before it.
+    used_in: AtomicU64,
 }
 
 impl OpenMp {
@@ -44,6 +50,8 @@ impl OpenMp {
                 max_threads: count(c"omp_get_max_threads")?,
                 thread_num: count(c"omp_get_thread_num")?,
                 in_parallel: count(c"omp_in_parallel")?,
+                survives_forks: get(c"__kmpc_fork_call").is_some(),
+                used_in: AtomicU64::new(0),
             })
         }
     }
@@ -80,11 +88,28 @@ impl OpenMp {
         if nested { 1 } else { n.clamp(1, 4096) as usize }
     }
 
+    /// Checks that a region that begins here finds its threads: it does with one thread, and before the process forked.
+    pub(super) fn check_fork(&self) -> Result<()> {
+        let used = self.used_in.load(Ordering::Relaxed);
+        let forked = used != 0 && used != Process::current().number();
+        if forked && !self.survives_forks && self.threads() > 1 {
+            return Err(fork::forked());
+        }
+        Ok(())
+    }
+
     /// Runs a loop in a region; `None`, with nothing done, where there is one thread or a region already.
     pub(super) fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
         let threads = self.threads();
         if threads == 1 {
             return None;
+        }
+        if let Err(e) = self.check_fork() {
+            return Some(Err(e));
+        }
+        if self.used_in.load(Ordering::Relaxed) == 0 {
+            self.used_in
+                .store(Process::watched().number(), Ordering::Relaxed);
         }
         let stack: [Share; ON_STACK];
         let heap: Vec<Share>;

@@ -5,10 +5,11 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::fork::{self, Process};
 use super::{Share, Task, deal, drain, lock, panicked};
 use inrush_base::{Error, Result};
 
@@ -45,15 +46,77 @@ unsafe impl Sync for Shared {}
 // SAFETY: as above; the task it points to is `Sync`.
 unsafe impl Send for Shared {}
 
-/// A fixed set of threads; the calling one is the first of them.
+/// A fixed set of threads; the calling one is the first of them. The others start with the first loop.
 pub(super) struct Threads {
+    count: usize,
+    started: OnceLock<Workers>,
+    /// Held while workers start.
+    starting: Mutex<()>,
+}
+
+/// Threads that have started.
+struct Workers {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
+    handles: Vec<JoinHandle<()>>,
     dispatch: Mutex<()>,
+    /// The process that has them.
+    process: Process,
 }
 
 impl Threads {
-    pub(super) fn new(threads: usize) -> Result<Threads> {
+    pub(super) fn new(count: usize) -> Threads {
+        Threads {
+            count,
+            started: OnceLock::new(),
+            starting: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn check_fork(&self) -> Result<()> {
+        self.started
+            .get()
+            .map_or(Ok(()), |w| fork::check(w.process))
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(workers) = self.started.get() {
+            workers.wake();
+        }
+    }
+
+    /// Runs a loop; `None`, with nothing done, where there are no workers or another thread uses them.
+    pub(super) fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
+        if self.count == 1 {
+            return None;
+        }
+        match self.workers() {
+            Ok(workers) => workers.run(units, grain, task),
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    /// Returns the workers of this process, which start now if they have not.
+    fn workers(&self) -> Result<&Workers> {
+        if let Some(workers) = self.started.get() {
+            fork::check(workers.process)?;
+            return Ok(workers);
+        }
+        let _turn = lock(&self.starting);
+        if self.started.get().is_none() {
+            // Stored below by this thread alone, which holds the lock.
+            let workers = Workers::start(self.count)?;
+            return Ok(self.started.get_or_init(|| workers));
+        }
+        self.workers()
+    }
+}
+
+impl Workers {
+    fn start(threads: usize) -> Result<Workers> {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
@@ -70,10 +133,11 @@ impl Threads {
             bell: Condvar::new(),
             panic: Mutex::new(None),
         });
-        let mut pool = Threads {
+        let mut pool = Workers {
             shared: shared.clone(),
-            workers: Vec::with_capacity(threads - 1),
+            handles: Vec::with_capacity(threads - 1),
             dispatch: Mutex::new(()),
+            process: Process::watched(),
         };
         for me in 1..threads {
             let shared = shared.clone();
@@ -81,27 +145,20 @@ impl Threads {
                 .name(format!("inrush-{me}"))
                 .spawn(move || work(&shared, me))
                 .map_err(|e| Error::machine(format!("cannot start a thread: {e}")))?;
-            pool.workers.push(worker);
+            pool.handles.push(worker);
         }
         Ok(pool)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.shared.shares.len()
-    }
-
-    pub(super) fn wake(&self) {
+    fn wake(&self) {
         if self.shared.sleepers.load(Ordering::SeqCst) > 0 {
             let _bed = lock(&self.shared.bed);
             self.shared.bell.notify_all();
         }
     }
 
-    /// Runs a loop; `None`, with nothing done, where there are no workers or another thread uses them.
-    pub(super) fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
-        if self.workers.is_empty() {
-            return None;
-        }
+    /// Runs a loop; `None`, with nothing done, where another thread uses the workers.
+    fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
         let _turn = self.dispatch.try_lock().ok()?;
         self.publish(units, grain, task);
         let shared = &*self.shared;
@@ -136,14 +193,19 @@ impl Threads {
     }
 }
 
-impl Drop for Threads {
+impl Drop for Workers {
     fn drop(&mut self) {
+        if fork::check(self.process).is_err() {
+            // They are threads of another process: there is nothing to join, and their locks may be held for ever.
+            self.handles.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         {
             let _bed = lock(&self.shared.bed);
             self.shared.bell.notify_all();
         }
-        for worker in self.workers.drain(..) {
+        for worker in self.handles.drain(..) {
             // A worker catches every panic of a task, so there is none to pass on.
             let _ = worker.join();
         }
