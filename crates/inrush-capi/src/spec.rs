@@ -56,7 +56,7 @@ impl Spec {
             OutputSpec::Tensor { dtype, sizes } => Spec::new(None, TENSOR, Some(*dtype), sizes),
             OutputSpec::Int => Spec::new(None, INT, Some(DType::I64), &[]),
             OutputSpec::Scalar(s) => Spec::new(None, CONSTANT, Some(number_dtype(*s)), &[]),
-            OutputSpec::None => Spec::new(None, NOTHING, None, &[]),
+            OutputSpec::Mutation | OutputSpec::None => Spec::new(None, NOTHING, None, &[]),
         }
     }
 

@@ -66,6 +66,21 @@ pub struct Program {
     pub outputs: Vec<Output>,
 }
 
+impl Program {
+    /// Returns for each input whether calls write it.
+    pub fn written_inputs(&self) -> Vec<bool> {
+        let mut written = vec![false; self.inputs.len()];
+        for b in self.buffers.iter().filter(|b| b.written) {
+            if let Place::Input { input } = b.place
+                && let Some(w) = written.get_mut(input as usize)
+            {
+                *w = true;
+            }
+        }
+        written
+    }
+}
+
 /// A symbolic integer of a call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Symbol {

@@ -1,6 +1,6 @@
 //! The start of a call: reads symbols from the inputs, evaluates sizes, checks types and guards.
 
-use crate::tensor::{Tensor, Value};
+use crate::tensor::{Tensor, Value, Writes};
 use inrush_base::{Error, Result, Scalar};
 use inrush_program::{
     Input, InputType, Program, Reads, Relation, SizeId, Symbol, SymbolSource, evaluate,
@@ -254,6 +254,18 @@ fn check_memory(spec: &Input, strides: &[SizeId], sizes: &[i64], t: &Tensor) -> 
     } else {
         Ok(())
     }
+}
+
+/// Refuses to write a tensor whose owner would not see it, or forbids it.
+pub fn check_writes(name: &str, t: &Tensor) -> Result<()> {
+    let why = match t.storage.writes() {
+        Writes::Seen => return Ok(()),
+        Writes::Forbidden => "its memory is read-only",
+        Writes::Lost => "it has negative strides, or elements that are not aligned to their size",
+    };
+    Err(Error::input(format!(
+        "the model writes into `{name}`: {why}"
+    )))
 }
 
 /// Refuses a tensor in whose memory a program counts positions, as `as_strided` does.

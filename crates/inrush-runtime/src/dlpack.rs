@@ -2,10 +2,10 @@
 //!
 //! Only memory of the CPU crosses here. The format is that of `dlpack.h`, version 1.
 
-use crate::tensor::{Storage, Tensor, contiguous_strides, copy_strided, extent};
+use crate::tensor::{Storage, Tensor, Writes, contiguous_strides, copy_strided, extent};
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
-    DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensorVersioned,
+    DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned,
     DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION, DLPackVersion, DLTensor,
 };
 use inrush_base::{DType, Error, Result};
@@ -67,8 +67,11 @@ pub fn dtype(t: DLDataType) -> Result<DType> {
 /// Where a borrowed tensor may be copied to.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub enum Borrow {
-    /// Read only: a tensor with negative strides or misaligned elements is copied.
+    /// Read, or written by a model that writes its inputs. A tensor with negative strides or misaligned elements is copied, and
+    /// cannot be written.
     Input,
+    /// Likewise, of memory that must not be written.
+    ReadOnly,
     /// Written: such a tensor is refused.
     Output,
 }
@@ -116,8 +119,13 @@ pub unsafe fn borrow(
             .and_then(|n| n.checked_mul(size)?.checked_add(start))
             .filter(|n| *n <= isize::MAX as usize)
             .ok_or_else(|| Error::input("a DLPack tensor with strides beyond memory"))?;
+        let writes = if how == Borrow::ReadOnly {
+            Writes::Forbidden
+        } else {
+            Writes::Seen
+        };
         // SAFETY: the tensor's elements are in this range, which `owner` keeps.
-        let storage = unsafe { Storage::foreign(data, bytes, owner) };
+        let storage = unsafe { Storage::foreign(data, bytes, owner) }.with_writes(writes);
         return Ok(Tensor {
             dtype,
             sizes,
@@ -132,7 +140,14 @@ pub unsafe fn borrow(
         ));
     }
     let to = contiguous_strides(&sizes);
-    let out = Tensor::zeros(dtype, sizes, to.clone())?;
+    let bytes = sizes.iter().product::<i64>() as usize * size;
+    let out = Tensor {
+        dtype,
+        sizes,
+        strides: to.clone(),
+        offset: 0,
+        storage: Arc::new(Storage::zeroed(bytes)?.with_writes(Writes::Lost)),
+    };
     // SAFETY: `data + byte_offset` is the element with coordinates zero; strides stay in the tensor's memory by the caller's
     // promise, and `out` is a fresh block with all coordinates.
     unsafe { copy_strided(data.add(start), &strides, out.data(), &to, &out.sizes, size) };
@@ -165,60 +180,126 @@ unsafe fn lists(t: &DLTensor) -> Result<(Vec<i64>, Vec<i64>)> {
     Ok((sizes, strides))
 }
 
-/// What a lent tensor keeps alive.
-struct Lent {
-    managed: DLManagedTensorVersioned,
+/// A tensor that another library holds, with its lists and its storage.
+struct Lent<Managed> {
+    managed: Managed,
     sizes: Vec<i64>,
     strides: Vec<i64>,
     _storage: Arc<Storage>,
 }
 
-/// Lends a tensor to another library, which calls `deleter` when it no longer needs it.
-pub fn lend(t: Tensor) -> *mut DLManagedTensorVersioned {
-    let data = t.data();
-    let mut lent = Box::new(Lent {
-        managed: DLManagedTensorVersioned {
+/// A structure that DLPack hands over: with the version of the format, or without, as before 1.0.
+trait Managed: Sized {
+    fn new(tensor: DLTensor, writes: Writes) -> Self;
+    /// The tensor, and the context that the deleter gets.
+    fn parts(&mut self) -> (&mut DLTensor, &mut *mut c_void);
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn new(dl_tensor: DLTensor, writes: Writes) -> Self {
+        DLManagedTensorVersioned {
             version: DLPackVersion {
                 major: DLPACK_MAJOR_VERSION,
                 minor: DLPACK_MINOR_VERSION,
             },
             manager_ctx: std::ptr::null_mut(),
             deleter: Some(delete),
-            flags: DlpackFlags::empty(),
-            dl_tensor: DLTensor {
-                data: data.cast::<c_void>(),
-                device: DLDevice {
-                    device_type: DLDeviceType::CPU,
-                    device_id: 0,
-                },
-                ndim: t.sizes.len() as i32,
-                dtype: data_type(t.dtype),
-                shape: std::ptr::null_mut(),
-                strides: std::ptr::null_mut(),
-                byte_offset: 0,
+            flags: if writes == Writes::Forbidden {
+                DlpackFlags::READ_ONLY
+            } else {
+                DlpackFlags::empty()
             },
+            dl_tensor,
+        }
+    }
+
+    fn parts(&mut self) -> (&mut DLTensor, &mut *mut c_void) {
+        (&mut self.dl_tensor, &mut self.manager_ctx)
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn new(dl_tensor: DLTensor, _: Writes) -> Self {
+        DLManagedTensor {
+            dl_tensor,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete_unversioned),
+        }
+    }
+
+    fn parts(&mut self) -> (&mut DLTensor, &mut *mut c_void) {
+        (&mut self.dl_tensor, &mut self.manager_ctx)
+    }
+}
+
+/// Lends a tensor to another library, which calls `deleter` when it no longer needs it.
+pub fn lend(t: Tensor) -> *mut DLManagedTensorVersioned {
+    lend_as(t)
+}
+
+/// Likewise in the format before DLPack 1.0, which cannot say that memory is read-only.
+///
+/// # Errors
+/// An input error for a tensor in memory that must not be written.
+pub fn lend_unversioned(t: Tensor) -> Result<*mut DLManagedTensor> {
+    if t.storage.writes() == Writes::Forbidden {
+        return Err(Error::input(
+            "read-only memory cannot be exported in a format of DLPack before 1.0",
+        ));
+    }
+    Ok(lend_as(t))
+}
+
+fn lend_as<M: Managed>(t: Tensor) -> *mut M {
+    let tensor = DLTensor {
+        data: t.data().cast::<c_void>(),
+        device: DLDevice {
+            device_type: DLDeviceType::CPU,
+            device_id: 0,
         },
+        ndim: t.sizes.len() as i32,
+        dtype: data_type(t.dtype),
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let mut lent = Box::new(Lent {
+        managed: M::new(tensor, t.storage.writes()),
         sizes: t.sizes,
         strides: t.strides,
         _storage: t.storage,
     });
-    lent.managed.dl_tensor.shape = lent.sizes.as_mut_ptr();
-    lent.managed.dl_tensor.strides = lent.strides.as_mut_ptr();
+    let (shape, strides) = (lent.sizes.as_mut_ptr(), lent.strides.as_mut_ptr());
     let lent = Box::into_raw(lent);
-    // SAFETY: a live box; the pointer to a field keeps the provenance of the whole through `manager_ctx`.
+    // SAFETY: a live box; the pointer to a field keeps the provenance of the whole through the context.
     unsafe {
-        (*lent).managed.manager_ctx = lent.cast();
+        let (tensor, context) = (*lent).managed.parts();
+        (tensor.shape, tensor.strides) = (shape, strides);
+        *context = lent.cast();
         &raw mut (*lent).managed
     }
 }
 
 /// Drops what [`lend`] made.
 unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
-    if managed.is_null() {
-        return;
+    if !managed.is_null() {
+        // SAFETY: from `lend`, whose context is the box around it, and is deleted once.
+        drop(unsafe {
+            Box::from_raw(
+                (*managed)
+                    .manager_ctx
+                    .cast::<Lent<DLManagedTensorVersioned>>(),
+            )
+        });
     }
-    // SAFETY: `managed` is from `lend`, whose context is the box around it, and is deleted once.
-    drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Lent>()) });
+}
+
+/// Drops what [`lend_unversioned`] made.
+unsafe extern "C" fn delete_unversioned(managed: *mut DLManagedTensor) {
+    if !managed.is_null() {
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Lent<DLManagedTensor>>()) });
+    }
 }
 
 #[cfg(test)]
@@ -318,6 +399,37 @@ mod tests {
             (*lent).deleter.expect("a deleter")(lent);
         }
         assert_eq!(Arc::strong_count(&storage), 1);
+        let t = Tensor::from_bytes(DType::F32, vec![1, 2], &[0; 8])?;
+        let storage = t.storage.clone();
+        let lent = lend_unversioned(t)?;
+        // SAFETY: as above.
+        unsafe {
+            let d = &(*lent).dl_tensor;
+            assert_eq!((d.ndim, *d.shape.add(1), *d.strides), (2, 2, 2));
+            (*lent).deleter.expect("a deleter")(lent);
+        }
+        assert_eq!(Arc::strong_count(&storage), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn read_only_memory_stays_read_only() -> Result<()> {
+        let mut data = [0.0; 4];
+        let t = tensor(&mut data, &[4], &[1], 0);
+        // SAFETY: the array outlives the tensors.
+        let t = unsafe { borrow(&t, Borrow::ReadOnly, Box::new(()))? };
+        assert_eq!(t.storage.writes(), Writes::Forbidden);
+        assert!(lend_unversioned(t.clone()).is_err());
+        let lent = lend(t);
+        // SAFETY: `lent` is live until its deleter ran.
+        unsafe {
+            assert_eq!((*lent).flags, DlpackFlags::READ_ONLY);
+            (*lent).deleter.expect("a deleter")(lent);
+        }
+        let backwards = tensor(&mut data, &[4], &[-1], 12);
+        // SAFETY: as above.
+        let copied = unsafe { borrow(&backwards, Borrow::Input, Box::new(()))? };
+        assert_eq!(copied.storage.writes(), Writes::Lost);
         Ok(())
     }
 }

@@ -104,6 +104,7 @@ impl Model {
     /// # Errors
     /// An input error for wrong inputs or an index out of range inside the model.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
+        self.bound.pool.check_fork()?;
         self.with_frame(|frame| {
             let prepared = self.bind(frame, inputs)?;
             let _guard = self.lock_state();
@@ -116,6 +117,11 @@ impl Model {
         bind::symbols(self.program(), inputs, &mut frame.symbols)?;
         let prepared = self.prepared_for(&frame.symbols, inputs)?;
         bind::check(self.program(), &prepared.sizes, &frame.symbols, inputs)?;
+        for (at, value) in inputs.iter().enumerate() {
+            if let (Value::Tensor(t), true) = (value, self.bound.writes_input[at]) {
+                bind::check_writes(&self.program().inputs[at].name, t)?;
+            }
+        }
         Ok(prepared)
     }
 
@@ -316,7 +322,7 @@ impl Model {
             Vec::new()
         };
         self.issue_on(p, frame, inputs, &copies, &fences)?;
-        self.collect(p, &outputs, inputs, &frame.pointers)
+        self.collect(p, &outputs, inputs, &copies, &frame.pointers)
     }
 
     /// Copies the inputs whose strides are not those that the kernels expect. Empty where there are none.
@@ -360,9 +366,11 @@ impl Model {
         let result = self.issue(p, frame, &given, &made, fences);
         (frame.inputs, frame.outputs) = (given, made);
         result?;
-        for (copy, value) in copies.iter().zip(inputs) {
-            if let (Some(copy), Value::Tensor(t)) = (copy, value) {
-                self.copy_back(copy, t);
+        for (at, (copy, value)) in copies.iter().zip(inputs).enumerate() {
+            if let (Some(copy), Value::Tensor(t), true) = (copy, value, self.bound.writes_input[at])
+            {
+                // SAFETY: both tensors hold every coordinate; the program writes this input, and the caller handed it over for that.
+                unsafe { copy.copy_to(t) };
             }
         }
         Ok(())
@@ -422,16 +430,6 @@ impl Model {
             at += span;
         }
         Ok(())
-    }
-
-    fn copy_back(&self, copy: &Tensor, original: &Tensor) {
-        let written =
-            |b: &inrush_program::Buffer| b.written && matches!(b.place, Place::Input { .. });
-        let mutated = self.bound.program.buffers.iter().any(written);
-        if mutated {
-            // SAFETY: both tensors hold every coordinate; the caller handed the original over for mutation.
-            unsafe { copy.copy_to(original) };
-        }
     }
 
     fn step(&self, step: &Ready, pointers: &[*mut u8]) -> Result<()> {
@@ -521,6 +519,7 @@ impl Model {
         p: &Prepared,
         outputs: &[Option<Arc<Storage>>],
         inputs: &[Value],
+        copies: &[Option<Tensor>],
         pointers: &[*mut u8],
     ) -> Result<Vec<Value>> {
         let value = |id: inrush_program::SizeId| p.sizes[id.0 as usize];
@@ -544,13 +543,19 @@ impl Model {
                         let (owner, place) = root(&self.bound.program, *buffer);
                         let at = pointers[*buffer as usize] as usize;
                         let start = pointers[owner as usize] as usize;
-                        let offset = at.wrapping_sub(start) / dtype.0.size();
+                        let mut offset = at.wrapping_sub(start) / dtype.0.size();
                         let storage = match place {
                             Place::Output { output } => outputs[*output as usize].clone(),
-                            Place::Input { input } => match &inputs[*input as usize] {
-                                Value::Tensor(t) => Some(t.storage.clone()),
-                                _ => None,
-                            },
+                            // The output shares the memory that the kernels read: the input's, or that of its copy.
+                            Place::Input { input } => {
+                                let k = *input as usize;
+                                let read = match (copies.get(k), &inputs[k]) {
+                                    (Some(Some(t)), _) | (_, Value::Tensor(t)) => Some(t),
+                                    _ => None,
+                                };
+                                offset += read.map_or(0, |t| t.offset);
+                                read.map(|t| t.storage.clone())
+                            }
                             _ => {
                                 return Err(Error::internal(format!(
                                     "output buffer `{}` has no storage of its own",

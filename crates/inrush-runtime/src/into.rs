@@ -1,5 +1,6 @@
 //! Calls into memory that the caller brings: a steady call allocates nothing.
 
+use crate::bind;
 use crate::exec::Prepared;
 use crate::model::{Model, root};
 use crate::poison;
@@ -19,6 +20,7 @@ impl Model {
     /// # Safety
     /// Elements of each output have memory of their own, and nothing else reads or writes it during the call.
     pub unsafe fn run_into(&self, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        self.bound.pool.check_fork()?;
         self.with_frame(|frame| {
             let p = self.bind(frame, inputs)?;
             self.check_outputs(&p, outputs)?;
@@ -70,6 +72,7 @@ impl Model {
                     t.sizes
                 )));
             }
+            bind::check_writes(&format!("output {k}"), t)?;
         }
         Ok(())
     }

@@ -32,6 +32,6 @@ pub use model::{Bound, Model, Parts};
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use session::{Names, Session, WeightSpec};
 pub use signature::{Dim, InputKind, InputSpec, OutputSpec, Signature};
-pub use tensor::{Storage, Tensor, Value};
+pub use tensor::{Storage, Tensor, Value, Writes};
 pub use verify::verify_is_asked_for;
 pub use weights::{MemoryWeights, WeightSource, WeightView};

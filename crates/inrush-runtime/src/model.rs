@@ -31,6 +31,8 @@ pub struct Bound {
     pub(crate) pool: Arc<Pool>,
     pub(crate) state: State,
     weights: Arc<dyn WeightSource>,
+    /// By input: true if calls write it.
+    pub(crate) writes_input: Vec<bool>,
 }
 
 /// A model that is ready to run. Calls may come from several threads at once.
@@ -95,6 +97,7 @@ impl Model {
     /// # Errors
     /// A weight that is missing or has another type than the program says.
     pub fn with_weights(&self, weights: Arc<dyn WeightSource>) -> Result<Model> {
+        self.bound.pool.check_fork()?;
         let bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
         bound.with_code(self.code.clone())
     }
@@ -132,6 +135,13 @@ impl Model {
 
     pub fn program(&self) -> &Program {
         &self.bound.program
+    }
+
+    /// Has calls run on another pool, such as one whose threads have not started when the process forks.
+    #[must_use]
+    pub fn on_pool(mut self, pool: Arc<Pool>) -> Model {
+        self.bound.pool = pool;
+        self
     }
 
     /// Threads that a call would run on now.
@@ -208,6 +218,7 @@ impl Bound {
         let (base, owned) = bind_weights(&program, weights.as_ref())?;
         let packed = program.steps.iter().map(|_| None).collect();
         let mut bound = Bound {
+            writes_input: program.written_inputs(),
             state: State {
                 base,
                 packed,

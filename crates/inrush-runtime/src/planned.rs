@@ -217,6 +217,7 @@ impl Model {
         if inputs.len() < p.inputs.len() || outputs.len() < p.outputs.len() {
             return Err(Error::internal("too few addresses for a call"));
         }
+        self.bound.pool.check_fork()?;
         if poison::enabled() {
             // SAFETY: the caller's promise.
             return unsafe { self.run_poisoned(plan, inputs, outputs) };

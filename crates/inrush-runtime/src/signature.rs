@@ -15,6 +15,8 @@ pub struct Signature {
 pub struct InputSpec {
     pub name: String,
     pub kind: InputKind,
+    /// Calls write into it.
+    pub written: bool,
 }
 
 /// What an input has to be.
@@ -40,7 +42,9 @@ pub enum OutputSpec {
     },
     Int,
     Scalar(Scalar),
-    /// Nothing: the place of a mutated input, or `None`.
+    /// Nothing: the new contents of an input or weight, which are where that is.
+    Mutation,
+    /// `None`.
     None,
 }
 
@@ -63,8 +67,10 @@ impl Signature {
     pub fn of(program: &Program) -> Signature {
         let known = evaluate_known(&program.sizes, &[]);
         let dims = |sizes: &[SizeId]| sizes.iter().map(|s| dim(program, &known, *s)).collect();
-        let input = |i: &inrush_program::Input| InputSpec {
+        let written = program.written_inputs();
+        let input = |(k, i): (usize, &inrush_program::Input)| InputSpec {
             name: i.name.clone(),
+            written: written[k],
             kind: match &i.ty {
                 InputType::Tensor { dtype, sizes, .. } => InputKind::Tensor {
                     dtype: dtype.0,
@@ -82,10 +88,11 @@ impl Signature {
             },
             Output::Int { .. } => OutputSpec::Int,
             Output::Scalar { value } => OutputSpec::Scalar((*value).into()),
-            Output::Mutation | Output::None => OutputSpec::None,
+            Output::Mutation => OutputSpec::Mutation,
+            Output::None => OutputSpec::None,
         };
         Signature {
-            inputs: program.inputs.iter().map(input).collect(),
+            inputs: program.inputs.iter().enumerate().map(input).collect(),
             outputs: program.outputs.iter().map(output).collect(),
         }
     }

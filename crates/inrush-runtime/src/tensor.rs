@@ -16,6 +16,19 @@ pub struct Storage {
     home: Weak<Recycler>,
     /// Memory that takes the place of the block.
     foreign: Option<Foreign>,
+    /// What a call that writes the memory is told.
+    writes: Writes,
+}
+
+/// What becomes of writes into memory that a caller passes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// The caller sees them.
+    Seen,
+    /// Its owner forbids them.
+    Forbidden,
+    /// The caller does not see them: the memory is a copy that was made because of strides or alignment.
+    Lost,
 }
 
 /// Memory of another owner, which is dropped when the memory is no longer used.
@@ -74,6 +87,7 @@ impl Storage {
             block,
             home: Weak::new(),
             foreign: None,
+            writes: Writes::Seen,
         })
     }
 
@@ -92,7 +106,20 @@ impl Storage {
             block: Bytes::EMPTY,
             home: Weak::new(),
             foreign: Some(foreign),
+            writes: Writes::Seen,
         }
+    }
+
+    /// Says what becomes of writes into the memory. A call that would write it is refused unless they are seen.
+    #[must_use]
+    pub fn with_writes(mut self, writes: Writes) -> Storage {
+        self.writes = writes;
+        self
+    }
+
+    /// Returns what becomes of writes into the memory.
+    pub fn writes(&self) -> Writes {
+        self.writes
     }
 
     /// A block of zeros. Errors as [`Storage::uninit`].
@@ -154,6 +181,7 @@ impl Drop for Storage {
                     block: std::mem::replace(&mut self.block, Bytes::EMPTY),
                     home: Weak::new(),
                     foreign: None,
+                    writes: Writes::Seen,
                 });
             }
         }
