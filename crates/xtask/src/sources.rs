@@ -27,6 +27,7 @@ const PLAIN: &[&str] = &[
     "inrush-host",
     "inrush-interp",
     "inrush-kernel",
+    "inrush-library",
     "inrush-loops",
     "inrush-opcases",
     "inrush-package",

@@ -1,0 +1,84 @@
+//! Functions over whole tensors that compiled programs call by name: Fourier transforms, linear algebra, sorts, recurrent
+//! layers. They are what a loop nest cannot say well.
+//!
+//! Does not know: any compiler crate. A program names a [`Function`] and hands it row-major tensors as bytes; see [`Call`].
+//!
+//! - `check`: counts, dtypes, sizes and parameters of a call, which come from files and are not trusted.
+//! - `parallel`: loops over disjoint parts of an output.
+//! - one module a family of functions.
+//!
+//! Complex values are *planar*: a tensor of real parts and one of imaginary parts, of equal sizes.
+//! Results do not depend on the number of threads.
+
+mod check;
+mod fft;
+mod parallel;
+
+use inrush_base::{DType, Result, Scalar};
+use inrush_cpu::Pool;
+
+/// A tensor that a function reads: row-major, aligned to its dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    pub dtype: DType,
+    pub sizes: &'a [i64],
+    pub bytes: &'a [u8],
+}
+
+/// A tensor that a function writes: row-major, aligned to its dtype. A function that succeeds has written every element.
+#[derive(Debug)]
+pub struct Output<'a> {
+    pub dtype: DType,
+    pub sizes: &'a [i64],
+    pub bytes: &'a mut [u8],
+}
+
+/// One call of a function.
+pub struct Call<'a, 'b> {
+    pub inputs: &'b [Input<'a>],
+    pub outputs: &'b mut [Output<'a>],
+    pub params: &'b [Scalar],
+    /// Threads that share the work.
+    pub pool: &'b Pool,
+}
+
+/// A function that programs can call.
+pub struct Function {
+    /// Name in programs, such as `fft.c2c`. Names are unique.
+    pub name: &'static str,
+    /// Tensors and parameters, and what is computed from them.
+    pub doc: &'static str,
+    /// Computes the outputs. Refuses wrong counts, dtypes, sizes and parameters with an input error; outputs may then be
+    /// partly written.
+    pub run: fn(&mut Call<'_, '_>) -> Result<()>,
+}
+
+/// Every function, sorted by name.
+const TABLE: &[Function] = &[fft::C2C, fft::C2R, fft::R2C];
+
+/// Returns the function with this name.
+pub fn find(name: &str) -> Option<&'static Function> {
+    let at = TABLE.binary_search_by(|f| f.name.cmp(name)).ok()?;
+    Some(&TABLE[at])
+}
+
+/// Returns every function, sorted by name.
+pub fn all() -> &'static [Function] {
+    TABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_found_by_its_name() {
+        assert!(TABLE.windows(2).all(|w| w[0].name < w[1].name));
+        for f in all() {
+            assert_eq!(find(f.name).map(|f| f.name), Some(f.name));
+            assert!(!f.doc.is_empty(), "{}", f.name);
+        }
+        assert!(find("fft").is_none());
+        assert!(find("").is_none());
+    }
+}

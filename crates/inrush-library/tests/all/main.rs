@@ -1,0 +1,4 @@
+//! Functions of the library against formulas written out in `f64`, and calls that must be refused.
+
+mod fft;
+mod support;
