@@ -26,10 +26,12 @@ pub struct Parts<'a> {
 
 /// A program with its weights bound and laid out. None of that needs machine code, so a host does it while the C compiler
 /// runs.
+#[derive(Clone)]
 pub struct Bound {
     pub(crate) program: Arc<Program>,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) state: State,
+    /// Changes until the model is loaded.
+    pub(crate) state: Arc<State>,
     weights: Arc<dyn WeightSource>,
     /// By input: true if calls write it.
     pub(crate) writes_input: Vec<bool>,
@@ -42,7 +44,7 @@ pub struct Model {
     pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
     pub(crate) recycler: Arc<Recycler>,
     /// Held during a call when calls change the model's own buffers.
-    pub(crate) exclusive: Option<Mutex<()>>,
+    pub(crate) exclusive: Option<Arc<Mutex<()>>>,
     /// Last, so that code outlives what refers to it.
     pub(crate) code: Arc<Code>,
 }
@@ -100,6 +102,24 @@ impl Model {
         self.bound.pool.check_fork()?;
         let bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
         bound.with_code(self.code.clone())
+    }
+
+    /// Returns another handle of the model, for an executor that keeps one: memory, code and locks are the same.
+    #[must_use]
+    pub fn share(&self) -> Model {
+        Model {
+            bound: self.bound.clone(),
+            prepared: Mutex::default(),
+            frames: Mutex::default(),
+            recycler: self.recycler.clone(),
+            exclusive: self.exclusive.clone(),
+            code: self.code.clone(),
+        }
+    }
+
+    /// Returns true if calls write buffers of the model, and run one at a time.
+    pub fn writes_state(&self) -> bool {
+        self.exclusive.is_some()
     }
 
     /// Copies the buffers that calls write, such as caches and running means, to a model of the same program, but for those
@@ -219,11 +239,11 @@ impl Bound {
         let packed = program.steps.iter().map(|_| None).collect();
         let mut bound = Bound {
             writes_input: program.written_inputs(),
-            state: State {
+            state: Arc::new(State {
                 base,
                 packed,
                 owned,
-            },
+            }),
             program,
             pool,
             weights,
@@ -236,7 +256,9 @@ impl Bound {
     /// left one where the right one belongs to a call.
     fn pack(&mut self, wanted: impl Fn(&Place) -> bool) -> Result<()> {
         let sizes = crate::bind::constant_sizes(&self.program);
-        for (step, packed) in self.program.steps.iter().zip(&mut self.state.packed) {
+        let State { base, packed, .. } = Arc::get_mut(&mut self.state)
+            .ok_or_else(|| Error::internal("a model is packed while it is shared"))?;
+        for (step, packed) in self.program.steps.iter().zip(packed) {
             let Step::Contract(c) = step else {
                 continue;
             };
@@ -245,8 +267,7 @@ impl Bound {
                 _ => c.a,
             };
             if wanted(root(&self.program, operand).1) {
-                *packed =
-                    crate::contract::pack(&self.program, c, &sizes, &self.state.base, &self.pool)?;
+                *packed = crate::contract::pack(&self.program, c, &sizes, base, &self.pool)?;
             }
             if let Some(what) = poison::noted() {
                 let name = &self.program.buffers[operand as usize].name;
@@ -274,7 +295,7 @@ impl Bound {
             prepared: Mutex::new(Vec::new()),
             frames: Mutex::new(Vec::new()),
             recycler: Arc::default(),
-            exclusive: writes_state.then(|| Mutex::new(())),
+            exclusive: writes_state.then(Arc::default),
             code,
         };
         model.run_load_steps()?;

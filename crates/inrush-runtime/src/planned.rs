@@ -218,6 +218,7 @@ impl Model {
             return Err(Error::internal("too few addresses for a call"));
         }
         self.bound.pool.check_fork()?;
+        let _guard = self.lock_state();
         if poison::enabled() {
             // SAFETY: the caller's promise.
             return unsafe { self.run_poisoned(plan, inputs, outputs) };

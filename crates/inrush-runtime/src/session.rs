@@ -61,7 +61,7 @@ impl Session {
     /// Starts to serve a model.
     pub fn new(model: Model) -> Session {
         Session {
-            writes_state: model.exclusive.is_some(),
+            writes_state: model.writes_state(),
             original: model.weights().clone(),
             active: RwLock::new(Arc::new(model)),
             sets: Mutex::default(),
