@@ -6,10 +6,12 @@ is loaded is called like the module that was exported.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inrush import _native, log
@@ -59,6 +61,54 @@ def load(path: str | os.PathLike[str], *, threads: int | None = None, seed: int 
     return CompiledPackage(path, compiled, inputs, trees)
 
 
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a package. Sizes that a call decides are texts; ``ranges`` has the inclusive bounds of the symbols."""
+
+    name: str | None
+    kind: str
+    dtype: torch.dtype | None
+    shape: tuple[int | str, ...] | None
+    ranges: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    written: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightSpec:
+    """A weight or buffer of a package. Calls write those that are ``written``."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    written: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs, flattened, and weights of a package."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[WeightSpec, ...]
+
+    @staticmethod
+    def _of(lines: Any) -> Signature:
+        import torch
+
+        def tensor(given: Any) -> dict[str, Any]:
+            if given is None:
+                return {"dtype": None, "shape": None}
+            dtype, sizes = given
+            return {"dtype": getattr(torch, dtype), "shape": tuple(text if n is None else n for n, text in sizes)}
+
+        inputs, outputs, weights = lines
+        return Signature(
+            tuple(TensorSpec(name, kind, ranges={s: (a, b) for s, a, b in bounds}, written=written, **tensor(given)) for name, given, kind, bounds, written in inputs),
+            tuple(TensorSpec(None, kind, **tensor(given)) for given, kind in outputs),
+            tuple(WeightSpec(name, getattr(torch, dtype), tuple(sizes), written) for name, dtype, sizes, written in weights),
+        )
+
+
 class CompiledPackage:
     """A compiled program: called like the module that was exported, or with flat inputs by :meth:`flat`."""
 
@@ -87,6 +137,36 @@ class CompiledPackage:
         if spec != self._in:
             raise InputError(f"the program was exported with inputs nested as {self._in}, these are {spec}")
         return pytree.tree_unflatten(list(self.flat(*flat)), self._out)
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs, outputs and weights."""
+        return Signature._of(self._compiled.signature())
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights and buffers of the active set, as they are now."""
+        return self._compiled.weights()
+
+    def update_weights(self, weights: Mapping[str, torch.Tensor], *, all: bool = False) -> None:
+        """Replaces weights of the inactive set by copies, by name. Several updates add up until :meth:`swap_weights`. With ``all``,
+        every weight must be named. Calls go on meanwhile.
+        """
+        import torch
+
+        given = []
+        for name, value in weights.items():
+            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+                raise InputError(f"the weight `{name}` takes a dense tensor of the CPU, not {type(value).__name__}")
+            given.append((name, value.detach().resolve_conj().resolve_neg()))
+        self._compiled.update_weights(given, all)
+
+    def swap_weights(self) -> None:
+        """Makes the inactive set the active one. Calls that have begun finish on the old set."""
+        self._compiled.swap_weights()
+
+    def discard_update(self) -> None:
+        """Forgets the inactive set."""
+        self._compiled.discard_update()
 
     def flat(self, *inputs: Any) -> tuple[Any, ...]:
         """Outputs, in order, for inputs in order."""

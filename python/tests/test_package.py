@@ -1,5 +1,7 @@
 """Packages: compiled ahead of time, loaded as callables."""
 
+import threading
+
 import pytest
 import torch
 
@@ -100,3 +102,92 @@ def test_a_weight_before_whose_first_element_positions_are_counted_is_refused(tm
     program = torch.export.export(model, (torch.zeros(2),))
     with pytest.raises(inrush.Error, match="before a weight's first element"):
         inrush.aot_compile(program, tmp_path / "m.inrush")
+
+
+def test_weights_are_replaced(exported, tmp_path):
+    model, program = exported
+    loaded = inrush.load(inrush.aot_compile(program, tmp_path / "model.inrush"), threads=2)
+    pair, bias = (torch.randn(6, 4), torch.randn(6, 4)), torch.randn(3)
+    first = loaded(pair, bias=bias)
+    assert {name: tuple(w.shape) for name, w in loaded.weights().items()} == {"linear.weight": (3, 4), "linear.bias": (3,), "scale": ()}
+    other = Model().eval()
+    with torch.no_grad():
+        other.linear.weight.copy_(torch.randn(4, 3).t())
+    # Parameters require gradients, and one is not row-major.
+    new = {"linear.weight": torch.nn.Parameter(other.linear.weight.t().contiguous().t()), "linear.bias": other.linear.bias}
+    loaded.update_weights(new)
+    torch.testing.assert_close(loaded(pair, bias=bias), first, rtol=0, atol=0)
+    loaded.swap_weights()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(pair, bias=bias), other(pair, bias=bias))
+    assert torch.equal(loaded.weights()["linear.weight"], other.linear.weight)
+    loaded.update_weights(dict(model.state_dict()), all=True)
+    loaded.swap_weights()
+    torch.testing.assert_close(loaded(pair, bias=bias), first, rtol=0, atol=0)
+    with pytest.raises(inrush.InputError, match="no new weights"):
+        loaded.swap_weights()
+    for wrong, why in (
+        ({"nothing": bias}, "no weight `nothing`"),
+        ({"linear.bias": bias.double()}, "is float32 of sizes .3., got float64"),
+        ({"linear.bias": 1.0}, "takes a dense tensor of the CPU, not float"),
+    ):
+        with pytest.raises(inrush.InputError, match=why):
+            loaded.update_weights(wrong)
+    with pytest.raises(inrush.InputError, match="weights are missing|is missing"):
+        loaded.update_weights({"linear.bias": bias}, all=True)
+    loaded.update_weights({"linear.bias": bias})
+    loaded.discard_update()
+    with pytest.raises(inrush.InputError, match="no new weights"):
+        loaded.swap_weights()
+
+
+def test_the_signature_of_a_package(exported, tmp_path):
+    _, program = exported
+    signature = inrush.load(inrush.aot_compile(program, tmp_path / "model.inrush")).signature
+    a, b, bias = signature.inputs
+    assert (a.kind, a.dtype, a.shape[1], bias.name, bias.shape) == ("tensor", torch.float32, 4, "bias", (3,))
+    assert a.shape[0] == b.shape[0] and a.ranges == {a.shape[0]: (2, 64)}
+    assert [o.kind for o in signature.outputs] == ["tensor", "tensor", "int"]
+    assert [w.name for w in signature.weights] == ["linear.weight", "linear.bias", "scale"]
+
+
+class Counter(torch.nn.Module):
+    """Writes a buffer of its own at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.weight = torch.nn.Parameter(torch.ones(4096))
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.weight + 0 * self.count
+
+
+def test_a_swap_loses_no_write(tmp_path):
+    """Eight threads call a model that counts its calls, while its weights are swapped."""
+    program = torch.export.export(Counter(), (torch.zeros(4096),))
+    loaded = inrush.load(inrush.aot_compile(program, tmp_path / "model.inrush"), threads=1)
+    x, over, calls, wrong = torch.ones(4096), threading.Event(), [], []
+
+    def call():
+        n = 0
+        while not over.is_set():
+            y = loaded(x)
+            n += 1
+            if (y != y[0]).any():
+                wrong.append(y)
+        calls.append(n)
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for k in range(50):
+        loaded.update_weights({"weight": torch.full((4096,), float(k))})
+        loaded.swap_weights()
+    over.set()
+    for t in threads:
+        t.join(60)
+    assert not wrong and len(calls) == 8 and min(calls) > 0
+    assert loaded.weights()["count"].item() == sum(calls)
+    assert torch.equal(loaded(x), torch.full((4096,), 49.0))

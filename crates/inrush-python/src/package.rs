@@ -3,20 +3,27 @@
 //! A package holds one program, its shared object and its weights. A host program is therefore a
 //! single segment without calls, and PyTorch is needed for its tensors only.
 
-use crate::callable::Compiled;
-use crate::compile::{self, Report};
+use crate::compile;
 use crate::errors::raise;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
-use inrush_base::{Caps, Error, Isa, Result};
+use crate::host::shim::shims;
+use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_compile::Options;
+use inrush_host::dtype_code;
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
 use inrush_package::{Target as Machine, WeightData};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
-use inrush_runtime::Model;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
+use inrush_runtime::tensor::{contiguous_strides, extent};
+use inrush_runtime::{
+    Dim, InputKind, InputSpec, Model, Names, OutputSpec, Session, Signature, Tensor, WeightView,
+};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 /// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`.
 #[pyfunction]
@@ -90,6 +97,210 @@ type Inputs = Vec<(
     bool,
 )>;
 
+/// A loaded package: a callable of flat arguments, whose weights are replaced while calls run.
+///
+/// Each set of weights has a runner of its own. A call takes the active one at its start.
+#[pyclass(frozen, module = "inrush._native")]
+pub struct LoadedPackage {
+    session: Session,
+    /// Locked for writing while sets are swapped. A thread that holds the interpreter's lock does not wait for it: a call that it
+    /// waits for may want that lock.
+    active: RwLock<Arc<Runner>>,
+    /// Calls write buffers of the model. A swap waits for them, or it would lose what they write.
+    writes_state: bool,
+}
+
+/// How long a call waits, without the interpreter's lock, before it looks again whether a swap has ended.
+const SWAP_POLL: Duration = Duration::from_micros(50);
+
+/// A tensor of a signature: its dtype, and each size as an integer or a text.
+type TensorSpec = (&'static str, Vec<(Option<i64>, String)>);
+/// The name of an input, its tensor or another kind, bounds of its symbols, whether calls write it.
+type InputLine = (
+    String,
+    Option<TensorSpec>,
+    &'static str,
+    Vec<(String, i64, i64)>,
+    bool,
+);
+
+impl LoadedPackage {
+    fn new(model: Model) -> LoadedPackage {
+        LoadedPackage {
+            active: RwLock::new(Arc::new(runner(&model))),
+            writes_state: model.writes_state(),
+            session: Session::new(model),
+        }
+    }
+
+    fn active(&self, py: Python<'_>) -> RwLockReadGuard<'_, Arc<Runner>> {
+        loop {
+            match self.active.try_read() {
+                Ok(guard) => return guard,
+                Err(std::sync::TryLockError::Poisoned(e)) => return e.into_inner(),
+                Err(std::sync::TryLockError::WouldBlock) => {
+                    py.detach(|| std::thread::sleep(SWAP_POLL));
+                }
+            }
+        }
+    }
+}
+
+/// Returns what runs a model on tensors of PyTorch.
+fn runner(model: &Model) -> Runner {
+    Runner::new(
+        host_program(model.program().clone()),
+        Vec::new(),
+        MachineCode::Cpu(vec![Some(Loaded::new(model.share()))]),
+    )
+}
+
+#[pymethods]
+impl LoadedPackage {
+    #[pyo3(signature = (*args))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let active = self.active(py);
+        let runner = active.clone();
+        let _held = self.writes_state.then_some(active);
+        PyTuple::new(py, runner.run(py, args.iter())?)
+    }
+
+    /// Replaces weights of the inactive set by copies of dense tensors of the CPU.
+    fn update_weights(
+        &self,
+        py: Python<'_>,
+        weights: Vec<(String, Bound<'_, PyAny>)>,
+        all: bool,
+    ) -> PyResult<()> {
+        let shims = shims(py)?;
+        let mut new: Vec<(&str, WeightView)> = Vec::with_capacity(weights.len());
+        for (name, tensor) in &weights {
+            let h = shims.tensor(tensor)?;
+            // SAFETY: the tensor is held by the list.
+            let ((address, code), (sizes, strides)) = unsafe { (shims.data(h)?, shims.shape(h)?) };
+            let dtype = DType::all().find(|d| dtype_code(*d) == code);
+            let dtype = dtype.ok_or_else(|| {
+                raise(Error::input(format!(
+                    "the weight `{name}` has no dtype of inrush"
+                )))
+            })?;
+            let bytes = extent(sizes, strides).map_or(0, |n| n * dtype.size());
+            let bytes = if bytes == 0 {
+                &[]
+            } else {
+                // SAFETY: a dense tensor's elements span these bytes, and the list holds it.
+                unsafe { std::slice::from_raw_parts(address.cast_const(), bytes) }
+            };
+            new.push((
+                name,
+                WeightView {
+                    dtype,
+                    sizes,
+                    strides,
+                    bytes,
+                },
+            ));
+        }
+        let names = if all { Names::All } else { Names::Some };
+        py.detach(|| self.session.update_weights(&new, names))
+            .map_err(raise)
+    }
+
+    /// Makes the inactive set the active one. Calls that have begun finish on the old set.
+    fn swap_weights(&self, py: Python<'_>) -> PyResult<()> {
+        let swap = || {
+            let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
+            self.session.swap_weights()?;
+            *active = Arc::new(runner(&self.session.model()));
+            Ok(())
+        };
+        py.detach(swap).map_err(raise)
+    }
+
+    /// Forgets the inactive set.
+    fn discard_update(&self, py: Python<'_>) {
+        py.detach(|| self.session.discard_update());
+    }
+
+    /// Returns copies of all weights and buffers of the active set, as they are now.
+    fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (model, all) = (self.session.model(), PyDict::new(py));
+        let shims = shims(py)?;
+        for spec in self.session.weights() {
+            let weight: Option<Tensor> = py.detach(|| model.weight(&spec.name));
+            let weight = weight.ok_or_else(|| {
+                raise(Error::out_of_memory(
+                    "out of memory for the copy of a weight",
+                ))
+            })?;
+            let strides = contiguous_strides(&weight.sizes);
+            let code = dtype_code(weight.dtype);
+            let (tensor, address) = shims.empty(py, &weight.sizes, &strides, code)?;
+            let bytes = weight.numel() * weight.dtype.size();
+            if bytes > 0 {
+                // SAFETY: both are row-major and of these sizes and this dtype.
+                unsafe { std::ptr::copy_nonoverlapping(weight.data(), address, bytes) };
+            }
+            all.set_item(spec.name, tensor)?;
+        }
+        Ok(all)
+    }
+
+    /// Returns the lines of the signature: inputs, outputs (a tensor or another kind), weights.
+    #[allow(clippy::type_complexity)]
+    fn signature(
+        &self,
+    ) -> (
+        Vec<InputLine>,
+        Vec<(Option<TensorSpec>, &'static str)>,
+        Vec<(String, &'static str, Vec<i64>, bool)>,
+    ) {
+        let signature = Signature::of(self.session.model().program());
+        let inputs = signature.inputs.iter().map(input_line).collect();
+        let outputs = (signature.outputs.iter())
+            .filter(|o| **o != OutputSpec::Mutation)
+            .map(|o| match o {
+                OutputSpec::Tensor { dtype, sizes } => (Some(tensor_spec(*dtype, sizes)), "tensor"),
+                OutputSpec::Int => (None, "int"),
+                OutputSpec::Scalar(_) => (None, "constant"),
+                OutputSpec::Mutation | OutputSpec::None => (None, "none"),
+            })
+            .collect();
+        let weights = (self.session.weights().into_iter())
+            .map(|w| (w.name, w.dtype.torch_name(), w.sizes, w.written))
+            .collect();
+        (inputs, outputs, weights)
+    }
+}
+
+fn tensor_spec(dtype: DType, sizes: &[Dim]) -> TensorSpec {
+    let size = |d: &Dim| match d {
+        Dim::Fixed(n) => (Some(*n), String::new()),
+        other => (None, other.to_string()),
+    };
+    (dtype.torch_name(), sizes.iter().map(size).collect())
+}
+
+fn input_line(i: &InputSpec) -> InputLine {
+    let (tensor, kind, sizes) = match &i.kind {
+        InputKind::Tensor { dtype, sizes } => {
+            (Some(tensor_spec(*dtype, sizes)), "tensor", sizes.as_slice())
+        }
+        InputKind::Int => (None, "int", &[][..]),
+        InputKind::Constant(_) => (None, "constant", &[][..]),
+        InputKind::Ignored => (None, "ignored", &[][..]),
+    };
+    let bounds = sizes.iter().filter_map(|d| match d {
+        Dim::Symbol { name, lower, upper } => Some((name.clone(), *lower, *upper)),
+        _ => None,
+    });
+    (i.name.clone(), tensor, kind, bounds.collect(), i.written)
+}
+
 /// Loads a package: a callable of flat arguments, and what these are.
 #[pyfunction]
 pub fn load_package(
@@ -97,14 +308,13 @@ pub fn load_package(
     path: PathBuf,
     threads: Option<usize>,
     seed: i64,
-) -> PyResult<(Compiled, Inputs)> {
+) -> PyResult<(LoadedPackage, Inputs)> {
     let pool = compile::pool(py, threads)?;
     let model = py
         .detach(|| Model::open(&path, pool.clone()))
         .map_err(raise)?;
     model.set_seed(seed);
-    let program = model.program().clone();
-    let inputs = (program.inputs.iter())
+    let inputs = (model.program().inputs.iter())
         .map(|i| {
             let tensor = match &i.ty {
                 InputType::Tensor { dtype, sizes, .. } => Some((dtype.0.torch_name(), sizes.len())),
@@ -118,12 +328,7 @@ pub fn load_package(
             Ok((i.name.clone(), tensor, constant, begins))
         })
         .collect::<PyResult<Inputs>>()?;
-    let runner = Runner::new(
-        host_program(program),
-        Vec::new(),
-        MachineCode::Cpu(vec![Some(Loaded::new(model))]),
-    );
-    Ok((Compiled::new(runner, Report::default(), threads), inputs))
+    Ok((LoadedPackage::new(model), inputs))
 }
 
 /// A call that is the program and nothing else. Inputs take the first slots, outputs those after.
