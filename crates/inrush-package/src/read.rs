@@ -23,6 +23,8 @@ pub struct Package {
     weights: BTreeMap<String, StoredWeight>,
     /// Entries that hold weights, in order.
     files: BTreeMap<String, Entry>,
+    /// All entries.
+    entries: BTreeMap<String, Entry>,
 }
 
 /// The contents of a package, mapped or in memory.
@@ -178,7 +180,17 @@ impl Package {
             bytes: map,
             weights,
             files,
+            entries,
         })
+    }
+
+    /// Returns the bytes of an entry that the program does not need, such as what another tool added; `None` where there is none.
+    ///
+    /// # Errors
+    /// An input error where its checksum does not match.
+    pub fn entry(&self, name: &str) -> Result<Option<&[u8]>> {
+        let entry = self.entries.get(name);
+        entry.map(|e| e.check(name, &self.bytes)).transpose()
     }
 
     /// Returns the shared object's bytes.

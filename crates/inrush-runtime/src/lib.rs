@@ -28,6 +28,7 @@ mod weights;
 pub use bind::other_strides;
 pub use exec::CallStats;
 pub use inrush_cpu::Pool;
+pub use inrush_package::Package;
 pub use model::{Bound, Model, Parts};
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use session::{Names, Session, WeightSpec};

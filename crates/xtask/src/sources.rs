@@ -34,6 +34,7 @@ const PLAIN: &[&str] = &[
     "inrush-passes",
     "inrush-program",
     "inrush-rocm",
+    "inrush-runtime-python",
     "inrush-sched",
     "inrush-torch",
     "inrush-triton",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tidy, docs -> Python environment -> operator cases -> GPU kernels -> cargo test
-//!            -> wheel: torch.compile, drawn programs, public models -> fuzz targets, drawn graphs
+//!            -> wheels: torch.compile, packages, drawn programs, public models -> fuzz targets, drawn graphs
 //! ```
 //!
 //! Fast checks come first, and random tests with new seeds last: their failures are no reason to
@@ -151,24 +151,31 @@ fn torch_compile(python: &str) -> Result<(), String> {
     survey_some()
 }
 
-/// Builds the wheel and installs it into the environment.
+/// Builds the wheels and installs them into the environment: `inrush`, and `inrush-runtime`, whose crates are among those of the first.
 fn install(python: &str) -> Result<(), String> {
-    step("wheel");
+    step("wheels");
     let wheels = root().join("target").join("wheels");
     // Only what is built now is installed below.
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;
     }
-    // The same folder and profile as above, so that most crates are not built again.
-    run(Command::new(python)
-        .args(["-m", "maturin", "build", "--release", "--out"])
-        .arg(&wheels)
-        .env("CARGO_TARGET_DIR", root().join("target")))?;
-    let wheel = std::fs::read_dir(&wheels)
+    let projects = [root(), root().join("python").join("inrush-runtime")];
+    for project in &projects {
+        // The same folder and profile as above, so that most crates are not built again.
+        run(Command::new(python)
+            .args(["-m", "maturin", "build", "--release", "--out"])
+            .arg(&wheels)
+            .env("CARGO_TARGET_DIR", root().join("target"))
+            .current_dir(project))?;
+    }
+    let made: Vec<_> = std::fs::read_dir(&wheels)
         .map_err(|e| format!("{}: {e}", wheels.display()))?
         .filter_map(|f| f.ok().map(|f| f.path()))
-        .find(|f| f.extension().is_some_and(|e| e == "whl"))
-        .ok_or("maturin made no wheel")?;
+        .filter(|f| f.extension().is_some_and(|e| e == "whl"))
+        .collect();
+    if made.len() != projects.len() {
+        return Err(format!("maturin made {} wheels", made.len()));
+    }
     run(Command::new(python)
         .args([
             "-m",
@@ -178,7 +185,7 @@ fn install(python: &str) -> Result<(), String> {
             "--disable-pip-version-check",
         ])
         .args(["--no-deps", "--force-reinstall"])
-        .arg(&wheel))
+        .args(made))
 }
 
 /// A clang with all targets and the library of an emulator, from an environment of their own: tests build C for vectors that

@@ -1,0 +1,181 @@
+//! DLPack's capsules, in both directions and in both formats: with a version since 1.0, and without.
+
+use crate::errors::{InputError, raise};
+use dlpark::DlpackFlags;
+use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
+use inrush_runtime::Tensor;
+use inrush_runtime::dlpack::{self, Borrow};
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyTuple};
+use std::ffi::{CStr, c_void};
+
+/// The version of DLPack that is asked for.
+const VERSION: (u32, u32) = (1, 1);
+/// Devices whose memory the processor reads: itself, and what is pinned for a GPU.
+const CPU: i64 = 1;
+const PINNED: i64 = 3;
+
+/// A structure of DLPack that a capsule holds.
+trait Managed {
+    const NAME: &'static CStr;
+    /// The capsule's name after its content was taken.
+    const USED: &'static CStr;
+
+    /// Calls the deleter.
+    ///
+    /// # Safety
+    /// `this` is live, and is not used afterwards.
+    unsafe fn delete(this: *mut Self);
+}
+
+impl Managed for DLManagedTensorVersioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+    const USED: &'static CStr = c"used_dltensor_versioned";
+
+    unsafe fn delete(this: *mut Self) {
+        // SAFETY: the caller's promise.
+        if let Some(delete) = unsafe { (*this).deleter } {
+            // SAFETY: as above.
+            unsafe { delete(this) };
+        }
+    }
+}
+
+impl Managed for DLManagedTensor {
+    const NAME: &'static CStr = c"dltensor";
+    const USED: &'static CStr = c"used_dltensor";
+
+    unsafe fn delete(this: *mut Self) {
+        // SAFETY: the caller's promise.
+        if let Some(delete) = unsafe { (*this).deleter } {
+            // SAFETY: as above.
+            unsafe { delete(this) };
+        }
+    }
+}
+
+/// A tensor of another library, given back when it is dropped.
+struct Taken<M: Managed>(*mut M);
+
+// SAFETY: the structure is only read; its deleter is called with the interpreter's lock held.
+unsafe impl<M: Managed> Send for Taken<M> {}
+// SAFETY: as above.
+unsafe impl<M: Managed> Sync for Taken<M> {}
+
+impl<M: Managed> Drop for Taken<M> {
+    fn drop(&mut self) {
+        // SAFETY: taken from a capsule that no longer owns it, and deleted once.
+        Python::try_attach(|_| unsafe { M::delete(self.0) });
+    }
+}
+
+/// Borrows the memory of an object that has `__dlpack__`.
+///
+/// # Errors
+/// An input error for a tensor that is not in memory of the CPU or that its library does not export.
+pub(crate) fn import(obj: &Bound<'_, PyAny>, how: Borrow) -> PyResult<Tensor> {
+    let py = obj.py();
+    let refused = |e: PyErr| InputError::new_err(format!("its library does not export it: {e}"));
+    let device = obj.call_method0(intern!(py, "__dlpack_device__"));
+    let (device, _) = device
+        .and_then(|d| d.extract::<(i64, i64)>())
+        .map_err(refused)?;
+    if device != CPU && device != PINNED {
+        return Err(InputError::new_err(format!(
+            "it is in the memory of DLPack device {device}, the model takes memory of the CPU"
+        )));
+    }
+    let name = intern!(py, "__dlpack__");
+    let asked = [("max_version", VERSION)].into_py_dict(py)?;
+    let capsule = match obj.call_method(name, (), Some(&asked)) {
+        // Libraries before DLPack 1.0.
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => obj.call_method0(name),
+        other => other,
+    }
+    .map_err(refused)?;
+    if let Some(taken) = take::<DLManagedTensorVersioned>(&capsule)? {
+        // SAFETY: live until `taken` is dropped. The version comes first in every version of the structure.
+        let (version, flags) = unsafe { ((*taken.0).version, (*taken.0).flags) };
+        if version.major != VERSION.0 {
+            return Err(InputError::new_err(format!(
+                "it has version {}.{} of DLPack, version {} is read",
+                version.major, version.minor, VERSION.0
+            )));
+        }
+        // Writes into a copy would be lost, so that it is not written either.
+        let how = if flags.intersects(DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED) {
+            Borrow::ReadOnly
+        } else {
+            how
+        };
+        // SAFETY: as above; the major version is that of this structure.
+        let tensor = unsafe { &(*taken.0).dl_tensor };
+        // SAFETY: the library keeps the memory until its deleter is called.
+        return unsafe { dlpack::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
+    }
+    if let Some(taken) = take::<DLManagedTensor>(&capsule)? {
+        // SAFETY: live until `taken` is dropped.
+        let tensor = unsafe { &(*taken.0).dl_tensor };
+        // SAFETY: as above.
+        return unsafe { dlpack::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
+    }
+    Err(InputError::new_err(
+        "its `__dlpack__` gives no capsule of DLPack",
+    ))
+}
+
+/// Takes the content of a capsule, if it has such a one.
+fn take<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Option<Taken<M>>> {
+    let capsule = capsule.as_ptr();
+    // SAFETY: a live object; other types than capsules are not valid ones.
+    if unsafe { ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) } == 0 {
+        return Ok(None);
+    }
+    // SAFETY: a capsule of this name, whose content is of this type.
+    let content = unsafe { ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()) };
+    // SAFETY: the name lives as long as the library.
+    unsafe { ffi::PyCapsule_SetName(capsule, M::USED.as_ptr()) };
+    Ok(Some(Taken(content.cast())))
+}
+
+/// Lends a tensor through a capsule, in the newest format that the consumer knows.
+pub(crate) fn export<'py>(
+    py: Python<'py>,
+    t: Tensor,
+    max_version: Option<&Bound<'py, PyTuple>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let major = match max_version {
+        Some(v) => v.get_item(0)?.extract::<u32>()?,
+        None => 0,
+    };
+    if major >= VERSION.0 {
+        capsule(py, dlpack::lend(t))
+    } else {
+        capsule(py, dlpack::lend_unversioned(t).map_err(raise)?)
+    }
+}
+
+fn capsule<M: Managed>(py: Python<'_>, managed: *mut M) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the name lives as long as the library; the destructor looks whether the content was taken.
+    unsafe {
+        let made = ffi::PyCapsule_New(
+            managed.cast::<c_void>(),
+            M::NAME.as_ptr(),
+            Some(destroy::<M>),
+        );
+        Bound::from_owned_ptr_or_err(py, made).inspect_err(|_| M::delete(managed))
+    }
+}
+
+/// Deletes what no consumer took.
+unsafe extern "C" fn destroy<M: Managed>(capsule: *mut ffi::PyObject) {
+    // SAFETY: a capsule that `capsule` made, in its destructor.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) != 0 {
+            M::delete(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+"""inrush_runtime: runs packages that inrush compiled, without PyTorch.
+
+    model = inrush_runtime.load("model.inrush")     a file or its bytes
+    y = model(x)                                    NumPy arrays, or anything with DLPack or a buffer; no copies
+    model(x, out=[y])                               into arrays of the caller
+    model.signature                                 names, dtypes and sizes of inputs, outputs and weights
+    model.update_weights({"fc.weight": w})          new weights while calls run ...
+    model.swap_weights()                            ... which later calls use
+"""
+
+from inrush_runtime._native import (
+    DivisionError,
+    Error,
+    InputError,
+    InputSpec,
+    InternalError,
+    InvalidValueError,
+    MachineError,
+    Model,
+    OutOfMemoryError,
+    OutOfRangeError,
+    OutputSpec,
+    PackageError,
+    Signature,
+    Tensor,
+    UnsupportedError,
+    WeightSpec,
+    __version__,
+    load,
+)
+
+__all__ = [
+    "DivisionError",
+    "Error",
+    "InputError",
+    "InputSpec",
+    "InternalError",
+    "InvalidValueError",
+    "MachineError",
+    "Model",
+    "OutOfMemoryError",
+    "OutOfRangeError",
+    "OutputSpec",
+    "PackageError",
+    "Signature",
+    "Tensor",
+    "UnsupportedError",
+    "WeightSpec",
+    "__version__",
+    "load",
+]
