@@ -100,6 +100,12 @@ impl<'a> Input<'a> {
     /// Returns the elements. Refuses another dtype.
     pub(crate) fn elements<T: Element>(&self) -> Result<&'a [T]> {
         self.check_dtype(T::DTYPE)?;
+        self.elements_as()
+    }
+
+    /// Returns the elements as values of a type that represents them. Refuses one of another size.
+    pub(crate) fn elements_as<T: Pod>(&self) -> Result<&'a [T]> {
+        check_width::<T>(self.dtype)?;
         // Empty tensors need no alignment.
         if self.bytes.is_empty() {
             return Ok(&[]);
@@ -137,6 +143,12 @@ impl Output<'_> {
                 T::DTYPE
             )));
         }
+        self.elements_as()
+    }
+
+    /// Returns the elements as values of a type that represents them. Refuses one of another size.
+    pub(crate) fn elements_as<T: Pod>(&mut self) -> Result<&mut [T]> {
+        check_width::<T>(self.dtype)?;
         if self.bytes.is_empty() {
             return Ok(&mut []);
         }
@@ -153,6 +165,17 @@ impl Output<'_> {
             self.sizes
         )))
     }
+}
+
+/// Refuses a type that does not have the size of a dtype's elements.
+fn check_width<T>(dtype: DType) -> Result<()> {
+    if size_of::<T>() == dtype.size() {
+        return Ok(());
+    }
+    Err(Error::internal(format!(
+        "{} bytes for an element of {dtype}",
+        size_of::<T>()
+    )))
 }
 
 /// Parameters of a call, read from the first on.

@@ -13,6 +13,7 @@
 mod check;
 mod fft;
 mod parallel;
+mod sort;
 
 use inrush_base::{DType, Result, Scalar};
 use inrush_cpu::Pool;
@@ -54,7 +55,7 @@ pub struct Function {
 }
 
 /// Every function, sorted by name.
-const TABLE: &[Function] = &[fft::C2C, fft::C2R, fft::R2C];
+const TABLE: &[Function] = &[fft::C2C, fft::C2R, fft::R2C, sort::STABLE, sort::TOPK];
 
 /// Returns the function with this name.
 pub fn find(name: &str) -> Option<&'static Function> {

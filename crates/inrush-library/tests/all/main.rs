@@ -1,4 +1,5 @@
 //! Functions of the library against formulas written out in `f64`, and calls that must be refused.
 
 mod fft;
+mod sort;
 mod support;

@@ -198,6 +198,10 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 33) % n
+    }
+
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
