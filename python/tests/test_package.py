@@ -1,5 +1,8 @@
 """Packages: compiled ahead of time, loaded as callables."""
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -191,3 +194,33 @@ def test_a_swap_loses_no_write(tmp_path):
     assert not wrong and len(calls) == 8 and min(calls) > 0
     assert loaded.weights()["count"].item() == sum(calls)
     assert torch.equal(loaded(x), torch.full((4096,), 49.0))
+
+
+def test_a_fork_after_the_first_call_is_an_error(tmp_path):
+    path = inrush.aot_compile(torch.export.export(torch.nn.Linear(256, 256), (torch.randn(512, 256),)), tmp_path / "model.inrush")
+    script = textwrap.dedent(f"""
+        import os, signal, torch, inrush
+        loaded, x = inrush.load({path!r}, threads=2), torch.randn(512, 256)
+
+        def child(expected):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                signal.alarm(60)
+                try:
+                    loaded(x)
+                    code = 0
+                except RuntimeError as error:
+                    code = 2 if "this process is a fork" in str(error) else 3
+                finally:
+                    os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            assert code == expected, code
+
+        child(0)
+        first = loaded(x)
+        child(2)
+        assert torch.equal(loaded(x), first)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -3,7 +3,9 @@
 import array
 import gc
 import re
+import sys
 import textwrap
+import weakref
 
 import numpy as np
 import pytest
@@ -370,3 +372,70 @@ def test_errors_inside_the_model_have_classes_of_their_own(tmp_path):
     assert model(np.array([4, 0])).tolist() == [4, 0]
     with pytest.raises(runtime.OutOfRangeError, match="out of (range|bounds)"):
         model(np.array([5, 0]))
+
+
+class Exporter:
+    """An array that has DLPack and nothing else: with versions, or as before 1.0."""
+
+    def __init__(self, x, versioned):
+        self.x, self.versioned = x, versioned
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+    def __dlpack__(self, *, stream=None, **options):
+        if options and not self.versioned:
+            raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
+        return self.x.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_dlpack_of_either_format(tmp_path, versioned):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = runtime.Tensor(Exporter(x, versioned))
+    assert tensor.numpy().ctypes.data == x.ctypes.data and not tensor.readonly
+    turned = runtime.Tensor(Exporter(x[:, ::-1], versioned))
+    assert np.array_equal(turned.numpy(), x[:, ::-1]), "negative strides are copied"
+    if versioned:
+        frozen = x.copy()
+        frozen.flags.writeable = False
+        assert runtime.Tensor(Exporter(frozen, True)).readonly
+        model = load(tmp_path, Function(lambda s: s.add_(1) * 2), (torch.zeros(2, 3),))
+        with pytest.raises(runtime.InputError, match="writes into `s`: its memory is read-only"):
+            model(Exporter(frozen, True))
+        assert np.array_equal(frozen, x)
+        model(Exporter(x, True))
+        assert np.array_equal(x, frozen + 1)
+    # Capsules that are never taken free what they hold.
+    before = sys.getrefcount(x)
+    for version in (None, (1, 0)):
+        capsule = tensor.__dlpack__(max_version=version)
+        del capsule
+    del tensor, turned
+    gc.collect()
+    assert sys.getrefcount(x) < before
+
+
+def test_calls_let_go_of_their_arguments(digits_path):
+    model = runtime.load(digits_path, threads=1)
+    x, out = np.zeros((2, 1, 8, 8), np.float32), np.empty((2, 10), np.float32)
+    theirs = torch.zeros(2, 1, 8, 8)
+    weights = model.weights()
+    held = [*weights.values(), x, out, theirs]
+    before = [sys.getrefcount(h) for h in held]
+    for _ in range(20):
+        model(x)
+        model(x=x, out=[out])
+        model(theirs)
+        model.update_weights(weights)
+        model.swap_weights()
+        with pytest.raises(runtime.InputError):
+            model(x, theirs)
+        with pytest.raises(runtime.InputError):
+            model(x, out=[x])
+    gc.collect()
+    assert [sys.getrefcount(h) for h in held] == before
+    array_ = weakref.ref(theirs)
+    del theirs, held
+    gc.collect()
+    assert array_() is None

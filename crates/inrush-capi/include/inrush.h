@@ -3,7 +3,8 @@
  * Link with -linrush. Neither Python nor PyTorch nor a compiler is needed.
  *
  * Every function that can fail returns an InrushStatus; inrush_last_error() has the text. A model may be used from several
- * threads at once, except for inrush_model_free(). Tensors are DLPack's, version 1, in memory of the CPU.
+ * threads at once, except for inrush_model_free(). Tensors are DLPack's, version 1, in memory of the CPU. A process may fork
+ * before its first call of a model; a call in a child after it is INRUSH_MACHINE, unless the model has one thread.
  */
 #ifndef INRUSH_H
 #define INRUSH_H

@@ -171,6 +171,8 @@ unsafe fn open(
         n => Some(usize::try_from(n).map_err(|_| Error::input(format!("{n} threads")))?),
     };
     let model = load(Arc::new(Pool::new(threads)?))?;
+    // Loading has used its pool. The threads of this one have not started, so that the process can fork before its first call.
+    let model = model.on_pool(Arc::new(Pool::new(threads)?));
     model.set_seed(options.seed);
     let signature = Signature::of(model.program());
     let session = Session::new(model);

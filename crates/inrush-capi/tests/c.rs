@@ -140,3 +140,21 @@ fn wrong_calls_are_errors_with_a_text() {
         );
     }
 }
+
+#[test]
+fn a_fork_after_the_first_call_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("fork");
+    build(
+        &repository().join("crates/inrush-capi/tests/fork.c"),
+        &program,
+    );
+    let out = run(Command::new(&program).arg(package(folder.path())));
+    let texts = lines(&out);
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert_eq!(texts[0], "0 ", "before the first call");
+    assert!(
+        texts[1].starts_with("3 this process is a fork"),
+        "{texts:?}"
+    );
+}

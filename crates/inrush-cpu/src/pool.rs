@@ -65,6 +65,7 @@ impl Pool {
     ///
     /// # Errors
     /// A machine error in a process that was forked after the pool's first use.
+    #[inline]
     pub fn check_fork(&self) -> Result<()> {
         match &self.0 {
             Kind::Own(own) => own.check_fork(),

@@ -313,6 +313,8 @@ pub fn load_package(
     let model = py
         .detach(|| Model::open(&path, pool.clone()))
         .map_err(raise)?;
+    // Loading has used the pool. The threads of another one have not started, so that the process can fork before the first call.
+    let model = model.on_pool(compile::pool(py, threads)?);
     model.set_seed(seed);
     let inputs = (model.program().inputs.iter())
         .map(|i| {

@@ -23,6 +23,7 @@ impl Process {
     }
 
     /// Returns the calling process.
+    #[inline]
     pub(super) fn current() -> Process {
         Process(FORKS.load(Ordering::Relaxed))
     }
@@ -42,6 +43,7 @@ pub(super) fn forked() -> Error {
 }
 
 /// Returns an error in a process that is not the one of the threads.
+#[inline]
 pub(super) fn check(owner: Process) -> Result<()> {
     if owner == Process::current() {
         Ok(())

@@ -76,6 +76,7 @@ impl Threads {
         self.count
     }
 
+    #[inline]
     pub(super) fn check_fork(&self) -> Result<()> {
         self.started
             .get()
