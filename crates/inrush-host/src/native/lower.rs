@@ -5,7 +5,9 @@ use crate::program::{
     Symbol, View,
 };
 use inrush_base::{Caps, DType, Error, Result, Scalar};
-use inrush_compile::{Sequence, SequenceOutput, SymbolFrom, What};
+use inrush_compile::{
+    Layout as SequenceLayout, Part, Sequence, SequenceOutput, SymbolDef, SymbolFrom, What,
+};
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
 use rustc_hash::FxHashMap;
@@ -55,140 +57,25 @@ pub fn lower(
     target: GpuTarget,
 ) -> Result<Lowered> {
     let graph = &std::mem::take(&mut sequence.graph);
-    if (graph.outputs.iter()).any(|o| matches!(o.kind, OutputKind::Mutation { .. })) {
-        return Err(Error::unsupported(
-            "the model writes its inputs or buffers, which executors on GPUs do inside PyTorch only",
-        ));
-    }
+    refuse_what_needs_pytorch(graph, &sequence.symbols)?;
     let mut slots = Slots::default();
-    let mut objects = Vec::new();
-    let mut inputs: Vec<(usize, usize, String)> = Vec::new();
-    let mut constants = Vec::new();
-    for i in &graph.inputs {
-        let slot = slots.of(i.value);
-        match &i.kind {
-            InputKind::User { index } => {
-                inputs.push((*index, slot, graph.value(i.value).name.clone()));
-            }
-            InputKind::Parameter { name }
-            | InputKind::Buffer { name, .. }
-            | InputKind::Constant { name } => {
-                constants.push((slot, objects.len()));
-                objects.push(Object::Weight(name.clone()));
-            }
-        }
-    }
-    inputs.sort();
-    let binds: Vec<usize> = sequence.symbols.iter().filter_map(|s| s.after).collect();
-    if !binds.is_empty() {
-        return Err(Error::unsupported("a size that depends on data"));
-    }
-    let mut steps = Vec::new();
-    let mut refused = Vec::new();
-    for part in sequence.parts {
-        let kind = match part.what {
-            What::Segment(s) => StepKind::Segment(Segment {
-                inputs: slots.all(&s.inputs),
-                outputs: slots.all(&s.outputs),
-                symbols: s.symbols,
-                program: s.program,
-            }),
-            What::View(v) => StepKind::View(View {
-                base: slots.of(v.base),
-                value: slots.of(v.value),
-                sizes: v.sizes,
-                strides: v.strides,
-                offset: v.offset,
-                dtype: v.dtype.map(Dt),
-                base_layout: v.lies,
-            }),
-            What::Call(c) => {
-                let node = &graph.nodes[c.node.index()];
-                let reads: Vec<ValueId> = node.reads().collect();
-                let op = product(&c.op).filter(|_| c.library && reads.len() == 2);
-                let Some(op) = op.filter(|_| reads.iter().all(|v| has_products(graph, *v))) else {
-                    refused.push(format!("`{}` ({})", c.op, c.reason));
-                    continue;
-                };
-                StepKind::Library(Library {
-                    op,
-                    inputs: reads.iter().map(|v| Some(slots.of(*v))).collect(),
-                    outs: slots.all(&c.outs),
-                    call: None::<Call>,
-                })
-            }
-        };
-        steps.push(Step {
-            kind,
-            frees: part.frees.iter().map(|v| slots.of(*v)).collect(),
-            binds_symbols: false,
-        });
-    }
-    if !refused.is_empty() {
-        refused.sort();
-        refused.dedup();
-        return Err(Error::unsupported(format!(
-            "operators that {} does not run outside of PyTorch: {}",
-            caps,
-            refused.join(", ")
-        )));
-    }
-    let mut object = |o: Object| {
-        objects.push(o);
-        Out::Constant(objects.len() - 1)
-    };
-    let outputs = (sequence.outputs.iter())
-        .map(|o| match o {
-            SequenceOutput::Value(v) => Out::Slot(slots.of(*v)),
-            SequenceOutput::Int(id) => Out::Size(*id),
-            SequenceOutput::Scalar(s) => object(Object::Scalar(*s)),
-            SequenceOutput::None => object(Object::None),
-        })
-        .collect();
+    let Entries {
+        inputs,
+        constants,
+        mut objects,
+    } = entries(graph, &mut slots);
+    let steps = steps(graph, sequence.parts, &mut slots, caps)?;
+    let outputs = outputs(&sequence.outputs, &mut slots, &mut objects);
     let symbols = (sequence.symbols.iter())
-        .map(|s| {
-            let (value, read) = match s.source {
-                SymbolFrom::Int(v) => (v, Read::Int),
-                SymbolFrom::Dim {
-                    value,
-                    dim,
-                    factor,
-                    offset,
-                } => {
-                    let dim = dim as usize;
-                    (
-                        value,
-                        Read::Dim {
-                            dim,
-                            factor,
-                            offset,
-                        },
-                    )
-                }
-            };
-            Symbol {
-                slot: slots.of(value),
-                read,
-                after: None,
-            }
-        })
+        .map(|s| symbol(s, &mut slots))
         .collect();
-    let mut layouts = vec![None; slots.0.len()];
-    for (v, l) in sequence.layouts {
-        if let Some(slot) = slots.0.get(&v) {
-            layouts[*slot] = Some(Layout {
-                dtype: Dt(l.dtype),
-                sizes: l.sizes,
-                strides: l.strides,
-            });
-        }
-    }
+    let layouts = layouts(sequence.layouts, &slots);
     let program = HostProgram {
         steps,
         symbols,
         sizes: sequence.sizes,
         slots: slots.0.len(),
-        inputs: inputs.iter().map(|i| i.1).collect(),
+        inputs: inputs.iter().map(|i| i.0).collect(),
         constants,
         outputs,
         pieces: Vec::new(),
@@ -208,8 +95,171 @@ pub fn lower(
     Ok(Lowered {
         program,
         objects,
-        inputs: inputs.into_iter().map(|i| i.2).collect(),
+        inputs: inputs.into_iter().map(|i| i.1).collect(),
     })
+}
+
+/// Refuses graphs that write their inputs, and sizes that depend on data.
+fn refuse_what_needs_pytorch(graph: &Graph, symbols: &[SymbolDef]) -> Result<()> {
+    if (graph.outputs.iter()).any(|o| matches!(o.kind, OutputKind::Mutation { .. })) {
+        return Err(Error::unsupported(
+            "the model writes its inputs or buffers, which executors on GPUs do inside PyTorch only",
+        ));
+    }
+    if symbols.iter().any(|s| s.after.is_some()) {
+        return Err(Error::unsupported("a size that depends on data"));
+    }
+    Ok(())
+}
+
+/// What a call begins with.
+struct Entries {
+    /// Slots and names of the user's inputs, in call order.
+    inputs: Vec<(usize, String)>,
+    /// Slots of weights, each with its object.
+    constants: Vec<(usize, usize)>,
+    objects: Vec<Object>,
+}
+
+/// Gives a graph's inputs and weights their slots.
+fn entries(graph: &Graph, slots: &mut Slots) -> Entries {
+    let mut inputs: Vec<(usize, usize, String)> = Vec::new();
+    let (mut constants, mut objects) = (Vec::new(), Vec::new());
+    for i in &graph.inputs {
+        let slot = slots.of(i.value);
+        match &i.kind {
+            InputKind::User { index } => {
+                inputs.push((*index, slot, graph.value(i.value).name.clone()));
+            }
+            InputKind::Parameter { name }
+            | InputKind::Buffer { name, .. }
+            | InputKind::Constant { name } => {
+                constants.push((slot, objects.len()));
+                objects.push(Object::Weight(name.clone()));
+            }
+        }
+    }
+    inputs.sort();
+    Entries {
+        inputs: (inputs.into_iter())
+            .map(|(_, slot, name)| (slot, name))
+            .collect(),
+        constants,
+        objects,
+    }
+}
+
+/// Turns parts into steps.
+///
+/// # Errors
+/// An unsupported error that lists the operators which are neither compiled nor products.
+fn steps(graph: &Graph, parts: Vec<Part>, slots: &mut Slots, caps: &Caps) -> Result<Vec<Step>> {
+    let (mut steps, mut refused) = (Vec::new(), Vec::new());
+    for part in parts {
+        let kind = match part.what {
+            What::Segment(s) => StepKind::Segment(Segment {
+                inputs: slots.all(&s.inputs),
+                outputs: slots.all(&s.outputs),
+                symbols: s.symbols,
+                program: s.program,
+            }),
+            What::View(v) => StepKind::View(View {
+                base: slots.of(v.base),
+                value: slots.of(v.value),
+                sizes: v.sizes,
+                strides: v.strides,
+                offset: v.offset,
+                dtype: v.dtype.map(Dt),
+                base_layout: v.lies,
+            }),
+            What::Call(c) => {
+                let reads: Vec<ValueId> = graph.nodes[c.node.index()].reads().collect();
+                let op = product(&c.op).filter(|_| c.library && reads.len() == 2);
+                let Some(op) = op.filter(|_| reads.iter().all(|v| has_products(graph, *v))) else {
+                    refused.push(format!("`{}` ({})", c.op, c.reason));
+                    continue;
+                };
+                StepKind::Library(Library {
+                    op,
+                    inputs: reads.iter().map(|v| Some(slots.of(*v))).collect(),
+                    outs: slots.all(&c.outs),
+                    call: None::<Call>,
+                })
+            }
+        };
+        steps.push(Step {
+            kind,
+            frees: slots.all(&part.frees),
+            binds_symbols: false,
+        });
+    }
+    if refused.is_empty() {
+        return Ok(steps);
+    }
+    refused.sort();
+    refused.dedup();
+    Err(Error::unsupported(format!(
+        "operators that {} does not run outside of PyTorch: {}",
+        caps,
+        refused.join(", ")
+    )))
+}
+
+/// Says where outputs are found. Those that are no tensors become objects.
+fn outputs(outputs: &[SequenceOutput], slots: &mut Slots, objects: &mut Vec<Object>) -> Vec<Out> {
+    let mut object = |o: Object| {
+        objects.push(o);
+        Out::Constant(objects.len() - 1)
+    };
+    (outputs.iter())
+        .map(|o| match o {
+            SequenceOutput::Value(v) => Out::Slot(slots.of(*v)),
+            SequenceOutput::Int(id) => Out::Size(*id),
+            SequenceOutput::Scalar(s) => object(Object::Scalar(*s)),
+            SequenceOutput::None => object(Object::None),
+        })
+        .collect()
+}
+
+/// Says where a symbol's value is read.
+fn symbol(s: &SymbolDef, slots: &mut Slots) -> Symbol {
+    let (value, read) = match s.source {
+        SymbolFrom::Int(v) => (v, Read::Int),
+        SymbolFrom::Dim {
+            value,
+            dim,
+            factor,
+            offset,
+        } => {
+            let dim = dim as usize;
+            let read = Read::Dim {
+                dim,
+                factor,
+                offset,
+            };
+            (value, read)
+        }
+    };
+    Symbol {
+        slot: slots.of(value),
+        read,
+        after: None,
+    }
+}
+
+/// Orders layouts by slot. Values without a slot need none.
+fn layouts(given: Vec<(ValueId, SequenceLayout)>, slots: &Slots) -> Vec<Option<Layout>> {
+    let mut layouts = vec![None; slots.0.len()];
+    for (v, l) in given {
+        if let Some(slot) = slots.0.get(&v) {
+            layouts[*slot] = Some(Layout {
+                dtype: Dt(l.dtype),
+                sizes: l.sizes,
+                strides: l.strides,
+            });
+        }
+    }
+    layouts
 }
 
 /// Returns the library call of an operator, if this host has it.
