@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod program;
+mod run;
 mod sources;
 
 pub use program::{Given, Writer};

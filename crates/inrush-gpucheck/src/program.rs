@@ -11,15 +11,15 @@
 //! A program can be written in several forms: with joined launches, with other tiles than the rules
 //! chose, with other kinds of pointers. Each form is an entry of its own with a suffix in its name.
 
+use crate::run::Run;
 use inrush_base::{Caps, Error, Result};
-use inrush_expr::{Expr, Sym};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::block::{
     Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
 };
-use inrush_loops::{BufId, BufferKind, Loops, Output};
-use inrush_sched::{Place, Plan, Step};
-use inrush_triton::{ArgumentSource, TritonKernel, emit_concurrent};
+use inrush_loops::{BufId, Loops};
+use inrush_sched::{Plan, Step};
+use inrush_triton::{TritonKernel, emit_concurrent};
 use safetensors::tensor::TensorView;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -317,12 +317,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns what running the program takes: storages with their contents, launches with
-    /// arguments, and outputs with expected values.
-    ///
-    /// Buffers that share memory become one storage, named by its representative and as long as the
-    /// longest of them. Every size is evaluated, since the harness knows no symbols. Without inputs
-    /// the entry says how to make random ones.
+    /// Writes the tensors of a run, and returns what running the program takes: storages, launches with arguments, outputs.
+    /// Without inputs the entry says how to make random ones.
     fn run(
         &self,
         name: &str,
@@ -337,193 +333,39 @@ impl Writer {
         let expect = given
             .map(|g| inrush_interp::loops(loops, &g.inputs, &g.weights, &g.symbols, exact))
             .transpose()?;
-        let symbols = given.map_or(Ok(BTreeMap::new()), |g| symbols(&plan.loops, g))?;
-        let mut random = Vec::new();
-        let value = |s: Sym| symbols.get(&s).copied();
-        let ex = &plan.loops.exprs;
-        let eval = |e: Expr| ex.eval(e, &value);
-        let evals = |es: &[Expr]| es.iter().map(|e| eval(*e)).collect::<Result<Vec<i64>>>();
-
-        // Storages by their representative.
-        let mut lengths: BTreeMap<usize, i64> = BTreeMap::new();
-        let mut tensors: Vec<(String, Tensor)> = Vec::new();
-        for (k, b) in plan.loops.buffers.iter().enumerate() {
-            if plan
-                .memory
-                .places
-                .get(k)
-                .is_none_or(|p| *p == Place::Unused)
-            {
-                continue;
-            }
-            if plan.memory.places[k] == Place::Local {
-                continue;
-            }
-            let Some(layout) = &b.layout else { continue };
-            let (sizes, strides) = (evals(&b.sizes)?, evals(&layout.strides)?);
-            // A storage reaches from its first byte to the last element of any buffer in it.
-            let offset = eval(layout.offset)?;
-            let last: i64 = sizes
-                .iter()
-                .zip(&strides)
-                .map(|(n, s)| (n - 1).max(0) * s)
-                .sum();
-            let bytes = (offset + last + 1) * b.dtype.size() as i64;
-            let owner = storage[k].index();
-            let length = lengths.entry(owner).or_insert(0);
-            *length = (*length).max(bytes);
-            let content = match (&b.kind, given) {
-                (BufferKind::Input { index }, Some(g)) => match &g.inputs[*index] {
-                    Value::Tensor(t) => Some(t),
-                    _ => None,
-                },
-                (BufferKind::Weight { name }, Some(g)) => g.weights.get(name),
-                (BufferKind::Input { .. } | BufferKind::Weight { .. }, None) => {
-                    random.push(json!({
-                        "buf": owner,
-                        "dtype": b.dtype.torch_name(),
-                        "sizes": sizes,
-                        "strides": strides,
-                        "offset": offset,
-                    }));
-                    None
-                }
-                _ => None,
-            };
-            if let Some(t) = content {
-                // The harness gets memory, not tensors: gaps and offsets are part of the test.
-                let flat = laid_out(t, &strides, offset, (offset + last + 1) as usize);
-                tensors.push((format!("buf{owner}"), flat));
-            }
-        }
-        let mut launches = Vec::new();
-        for (_, k) in steps {
-            let mut arguments = Vec::new();
-            for a in &k.arguments {
-                arguments.push(match a.source {
-                    ArgumentSource::Buffer { buf, .. } => {
-                        let b = plan.loops.storage(buf);
-                        json!({"buf": storage[b.index()].index(), "type": a.ty})
-                    }
-                    ArgumentSource::Size(e) => json!({"int": eval(e)?}),
-                    ArgumentSource::Map {
-                        buf, ref numbers, ..
-                    } => {
-                        let b = plan.loops.storage(buf);
-                        // A tensor map is an offset, then as many sizes as strides.
-                        let rank = (numbers.len() - 1) / 2;
-                        json!({
-                            "map": storage[b.index()].index(),
-                            "type": a.ty,
-                            "offset": eval(numbers[0])?,
-                            "sizes": evals(&numbers[1..=rank])?,
-                            "strides": evals(&numbers[1 + rank..])?,
-                        })
-                    }
-                });
-            }
-            launches.push(json!({
-                "kernel": id(k),
-                "arguments": arguments,
-                "programs": eval(k.programs)?,
-            }));
-        }
-        let mut outputs = Vec::new();
-        for (k, o) in plan.loops.outputs.iter().enumerate() {
-            let buf = match o {
-                Output::Tensor { buffer } => *buffer,
-                // The step that computes the new contents has written them into the input.
-                Output::Mutation { input, .. } => *input,
-                _ => continue,
-            };
-            let b = plan.loops.buffer(buf);
-            let layout = b.layout.as_ref();
-            let layout = layout.ok_or_else(|| Error::internal("an output without a layout"))?;
-            match expect.as_ref().map(|e| &e[k]) {
-                Some(Value::Tensor(want)) => tensors.push((format!("out{k}"), want.clone())),
-                Some(_) => continue,
-                None => {}
-            }
-            outputs.push(json!({
-                "name": format!("out{k}"),
-                "buf": storage[plan.loops.storage(buf).index()].index(),
-                "dtype": b.dtype.torch_name(),
-                "sizes": evals(&b.sizes)?,
-                "strides": evals(&layout.strides)?,
-                "offset": eval(layout.offset)?,
-            }));
+        let run = Run::new(plan, storage, given)?;
+        let mut storages = run.storages()?;
+        let launches: Vec<Json> =
+            (steps.iter().map(|(_, k)| run.launch(k))).collect::<Result<_>>()?;
+        let outputs = run.outputs(expect.as_deref(), &mut storages.tensors)?;
+        let mut entry = json!({
+            "buffers": storages.bytes,
+            "launches": launches,
+            "outputs": outputs,
+        });
+        if given.is_none() {
+            entry["random"] = Json::Array(storages.random);
+            return Ok(entry);
         }
         let file = format!("data/{name}.safetensors");
-        if given.is_none() {
-            return Ok(json!({
-                "random": random,
-                "buffers": lengths.iter().map(|(k, n)| (k.to_string(), *n)).collect::<BTreeMap<_, _>>(),
-                "launches": launches,
-                "outputs": outputs,
-            }));
-        }
-        let views: Vec<(String, TensorView)> = (tensors.iter())
-            .map(|(n, t)| Ok((n.clone(), view(t)?)))
+        let views: Vec<(&str, TensorView)> = (storages.tensors.iter())
+            .map(|(n, t)| Ok((n.as_str(), view(t)?)))
             .collect::<Result<_>>()?;
         safetensors::serialize_to_file(views, None, &self.folder.join(&file))
             .map_err(|e| Error::machine(e.to_string()))?;
-        Ok(json!({
-            "data": file,
-            "buffers": lengths.iter().map(|(k, n)| (k.to_string(), *n)).collect::<BTreeMap<_, _>>(),
-            "launches": launches,
-            "outputs": outputs,
-        }))
+        entry["data"] = file.into();
+        Ok(entry)
     }
 }
 
 /// Returns the identity of a build: the code's name, the constants, the warps.
-fn id(k: &TritonKernel) -> String {
+pub(crate) fn id(k: &TritonKernel) -> String {
     let mut out = k.name.clone();
     for (_, v) in &k.constants {
         out.push_str(&format!("_{v}"));
     }
     out.push_str(&format!("_w{}", k.warps));
     out
-}
-
-/// Returns the values of symbols: those that are given, and those that sizes of inputs determine.
-fn symbols(loops: &Loops, given: &Given) -> Result<BTreeMap<Sym, i64>> {
-    let mut known = inrush_interp::Symbols::default();
-    for (name, v) in &given.symbols {
-        if let Some(s) = loops.exprs.sym_by_name(name) {
-            known.insert(s, *v);
-        }
-    }
-    for b in &loops.buffers {
-        if let BufferKind::Input { index } = b.kind
-            && let Some(Value::Tensor(t)) = given.inputs.get(index)
-        {
-            inrush_interp::bind(&loops.exprs, &b.sizes, &t.sizes, &mut known, "input")?;
-        }
-    }
-    Ok(known.into_iter().collect())
-}
-
-/// Returns a tensor's elements where its buffer's layout puts them, as a flat tensor of `length`
-/// elements. Gaps are zero.
-fn laid_out(t: &Tensor, strides: &[i64], offset: i64, length: usize) -> Tensor {
-    let size = t.dtype.size();
-    let mut data = vec![0u8; length * size];
-    for k in 0..t.numel() {
-        // Row-major position to coordinates, last dimension first.
-        let (mut rest, mut at) = (k as i64, offset);
-        for (n, s) in t.sizes.iter().zip(strides).rev() {
-            at += rest % n * s;
-            rest /= n;
-        }
-        let at = at as usize * size;
-        data[at..at + size].copy_from_slice(&t.data[k * size..(k + 1) * size]);
-    }
-    Tensor {
-        dtype: t.dtype,
-        sizes: vec![length as i64],
-        data,
-    }
 }
 
 /// Returns a tensor as the file format takes it.
