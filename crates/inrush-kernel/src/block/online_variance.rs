@@ -13,7 +13,6 @@
 
 use super::{Block, BlockItem, Walk};
 use crate::{AccId, Def, ValId};
-use inrush_base::Scalar;
 use inrush_expr::Exprs;
 use inrush_loops::{ReduceOp, ScalarOp};
 
@@ -94,28 +93,36 @@ fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool
     })
 }
 
-/// Matches `(v - sum / count)` times itself. Returns `v`, the mean, and the accumulator of the sum.
+/// Matches `(v - mean)` times itself. Returns `v`, the mean, and the accumulator of the sum.
 fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, AccId)> {
-    let op = |v: ValId, wanted: ScalarOp| match &block.value(v).def {
-        Def::Op { op, args } if *op == wanted => Some(args.clone()),
+    let [d, e] = operands(block, square, ScalarOp::Mul)?;
+    let [value, mean] = operands(block, d, ScalarOp::Sub)?;
+    let total = average(block, mean, count)?;
+    match block.value(total).def {
+        Def::Final(sum) if d == e => Some((value, mean, sum)),
+        _ => None,
+    }
+}
+
+/// Matches a value divided by `count`, or multiplied by its reciprocal where that is exact, as for powers of two. Returns the
+/// value.
+fn average(block: &Block, mean: ValId, count: i64) -> Option<ValId> {
+    let number = |v: ValId| match block.value(v).def {
+        Def::Const(c) => Some(c.as_f64()),
         _ => None,
     };
-    let [d, e] = *op(square, ScalarOp::Mul)?.as_slice() else {
-        return None;
-    };
-    let [value, mean] = *op(d, ScalarOp::Sub)?.as_slice() else {
-        return None;
-    };
-    let [total, n] = *op(mean, ScalarOp::Div)?.as_slice() else {
-        return None;
-    };
-    let counted = match block.value(n).def {
-        Def::Const(Scalar::Int(n)) => n == count,
-        Def::Const(Scalar::Float(n)) => n == count as f64,
-        _ => false,
-    };
-    match block.value(total).def {
-        Def::Final(sum) if d == e && counted => Some((value, mean, sum)),
+    if let Some([total, n]) = operands(block, mean, ScalarOp::Div) {
+        return (number(n) == Some(count as f64)).then_some(total);
+    }
+    let [a, b] = operands(block, mean, ScalarOp::Mul)?;
+    let (total, share) = if number(a).is_some() { (b, a) } else { (a, b) };
+    (number(share)? * count as f64 == 1.0).then_some(total)
+}
+
+/// The two operands of an operation, if the value is made by it.
+fn operands(block: &Block, v: ValId, wanted: ScalarOp) -> Option<[ValId; 2]> {
+    match &block.value(v).def {
+        Def::Op { op, args } if *op == wanted => args.as_slice().try_into().ok(),
         _ => None,
     }
 }
