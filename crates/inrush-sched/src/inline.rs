@@ -21,7 +21,8 @@
 use inrush_base::both;
 use inrush_expr::Expr;
 use inrush_loops::{
-    Axis, BufId, BufferKind, Loops, MATH_OPS, Node, Stmt, StoreMode, scalar::OpClass,
+    Axis, BufId, BufferKind, Coords, Loops, MATH_OPS, Node, Stmt, StmtId, StoreMode,
+    scalar::OpClass,
 };
 use smallvec::SmallVec;
 
@@ -193,6 +194,8 @@ fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
     };
     let (mut ops, mut loads) = (0, SmallVec::new());
     let mut syms = Vec::new();
+    // Equal loads are one: simplification merges them, and what is read twice at a point is computed once.
+    let mut seen: SmallVec<[(BufId, &Coords, Option<StmtId>); 4]> = SmallVec::new();
     for s in &body.stmts {
         match s {
             Stmt::Op { op, .. } => {
@@ -201,7 +204,14 @@ fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
                     OpClass::Math => MATH_OPS,
                 }
             }
-            Stmt::Load { buf, coords, .. } => {
+            Stmt::Load {
+                buf, coords, mask, ..
+            } => {
+                let load = (*buf, coords, *mask);
+                if seen.contains(&load) {
+                    continue;
+                }
+                seen.push(load);
                 // A value that does not change along the innermost axes is computed once for all of them.
                 syms.clear();
                 coords.iter().for_each(|c| ex.collect_syms(*c, &mut syms));
