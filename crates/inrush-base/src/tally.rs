@@ -41,6 +41,7 @@ ways! {
     Epilogue "product: sums through an epilogue",
     // Stage fuse.
     Split "fuse: reductions split among threads",
+    SplitOnline "fuse: split variances and softmaxes in one pass over memory",
     TurnedPlanes "fuse: convolutions by planes",
     // Stage tile.
     NoLanes "tile: no lanes",
@@ -87,6 +88,9 @@ ways! {
     BlockBarrier "block: barriers",
     BlocksJoined "block: launches joined",
     BlockDescriptors "block: tensor descriptors",
+    BlockPointers "block: block pointers",
+    BlockList "block: lists of tensors in a launch",
+    BlockTwice "block: code of its own for the last program",
 }
 
 #[cfg(feature = "tally")]

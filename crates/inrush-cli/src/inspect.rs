@@ -55,6 +55,7 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
             STAGES.join(", ")
         )));
     }
+    let caps = caps(a)?;
     if Package::is_package(&a.model) {
         let p = Package::open(&a.model)?;
         if stage != "wrap" && stage != "summary" {
@@ -72,7 +73,6 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     if stage == "import" {
         return show(a, &archive.graph.print());
     }
-    let caps = caps(a)?;
     let mut keep = Keep { stage, text: None };
     let compiled = inrush_compile::compile(
         archive.graph,

@@ -68,15 +68,20 @@ impl Blocks {
         out
     }
 
-    /// Prints the distinct block programs, and as comments what each launch runs.
+    /// Prints the distinct block programs under their numbers, and as comments what each launch runs.
     pub fn print(&self, plan: &Plan) -> String {
         let used = self.used();
-        let blocks = used.iter().map(|k| &self.distinct[*k as usize]);
-        let mut out = block::text::print_all(&plan.loops.exprs, blocks);
+        let exprs = &plan.loops.exprs;
+        let mut out = block::text::print_all(exprs, []);
+        for (number, k) in used.iter().enumerate() {
+            if used.len() > 1 {
+                out.push_str(&format!(";; block {number}\n"));
+            }
+            out.push_str(&block::text::print(exprs, &self.distinct[*k as usize]));
+        }
         let part = |i: &Instance| {
             let number = used.iter().position(|k| *k == i.kernel).unwrap_or(0);
-            let buffers: Vec<String> = i.buffers.iter().map(|b| b.to_string()).collect();
-            format!("block {number} with {}", buffers.join(", "))
+            format!("block {number} with {}", list(&i.buffers))
         };
         for i in &self.load_steps {
             out.push_str(&format!(";; at load: {}\n", part(i)));
@@ -303,7 +308,7 @@ pub fn tile(
 }
 
 /// Runs stage emit. Instances pass on the buffers that the source takes.
-pub fn emit(plan: &Plan, blocks: Blocks) -> Result<GpuKernels> {
+pub fn emit(plan: &Plan, blocks: &Blocks) -> Result<GpuKernels> {
     let mut emitter = Emitter {
         plan,
         distinct: &blocks.distinct,
@@ -474,8 +479,34 @@ impl Retile {
     }
 }
 
-/// The kernels' sources one after another.
-pub fn show(kernels: &GpuKernels) -> String {
-    let texts: Vec<&str> = kernels.kernels.iter().map(|k| k.text.as_str()).collect();
-    texts.join("\n\n")
+/// Prints the kernels' sources under their numbers and constants, and as comments what each launch runs.
+pub fn show(plan: &Plan, kernels: &GpuKernels) -> String {
+    let ex = &plan.loops.exprs;
+    let many = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mut out = String::new();
+    for (number, (k, made)) in kernels.kernels.iter().zip(&kernels.emitted).enumerate() {
+        let constants: String = (k.constants.iter())
+            .map(|(name, value)| format!("{name}={value}, "))
+            .collect();
+        let (warps, stages) = (many(k.warps, "warp"), many(k.stages, "stage"));
+        let programs = ex.show(made.programs);
+        out.push_str(&format!(
+            "# kernel {number}: {constants}{warps}, {stages}, programs {programs}\n"
+        ));
+        out.push_str(k.text.trim_start_matches('\n').trim_end());
+        out.push_str("\n\n\n");
+    }
+    let launches = (kernels.load_steps.iter().map(|l| ("at load", l)))
+        .chain(kernels.steps.iter().map(|l| ("launch", l)));
+    for (when, l) in launches {
+        let (kernel, buffers) = (l.instance.kernel, list(&l.instance.buffers));
+        out.push_str(&format!("# {when}: kernel {kernel} with {buffers}\n"));
+    }
+    out
+}
+
+/// `b0, b1`.
+fn list(buffers: &[BufId]) -> String {
+    let names: Vec<String> = buffers.iter().map(|b| b.to_string()).collect();
+    names.join(", ")
 }

@@ -203,9 +203,9 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Writes block programs as Triton source.
-    pub fn triton(&mut self, plan: &Plan, blocks: Blocks) -> Result<GpuKernels> {
+    pub fn triton(&mut self, plan: &Plan, blocks: &Blocks) -> Result<GpuKernels> {
         let work = || gpu::emit(plan, blocks);
-        self.stage("emit", work, gpu::show, |_| Ok(()))
+        self.stage("emit", work, |k| gpu::show(plan, k), |_| Ok(()))
     }
 
     /// Runs all stages, up to the distinct functions of the kernels.
@@ -348,7 +348,7 @@ impl<'a> Pipeline<'a> {
         let plan = &*plan;
         // Memory first: which buffers share bytes decides about barriers in block programs.
         let blocks = self.blocks(plan)?;
-        let kernels = self.triton(plan, blocks)?;
+        let kernels = self.triton(plan, &blocks)?;
         let work = || wrap::wrap(guards, signature, plan, &wrap::Code::Gpu(&kernels));
         let program = self.stage("wrap", work, |p| p.to_string(), |p: &Program| p.verify())?;
         let options = self.options;

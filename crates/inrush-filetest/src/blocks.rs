@@ -55,7 +55,35 @@ impl Tiled {
             launch.iter().for_each(|p| tally(p.block));
         }
     }
+
+    /// Emits all kernels, and counts what only their sources show.
+    ///
+    /// # Errors
+    /// A kernel that the printer refuses or loses.
+    pub fn emit(&self, setup: &Setup) -> Result<()> {
+        let kernels = setup.run(|p| p.triton(&self.plan, &self.blocks))?.kernels;
+        for k in &kernels {
+            // A source without the decorator has lost its kernel.
+            if !k.text.contains("@triton.jit") {
+                return Err(Error::internal(format!("{} is no kernel", k.function)));
+            }
+            for (way, sign) in SIGNS {
+                if k.text.contains(sign) {
+                    reached(*way);
+                }
+            }
+        }
+        Ok(())
+    }
 }
+
+/// Strategies of stage emit, each with what its sources contain.
+const SIGNS: &[(Way, &str)] = &[
+    (Way::BlockDescriptors, "tl.make_tensor_descriptor"),
+    (Way::BlockPointers, "tl.make_block_ptr"),
+    (Way::BlockList, "numel"),
+    (Way::BlockTwice, "    else:\n        t"),
+];
 
 /// The memory that a plan asks for: arena 0 is that of a call, arena 1 that of the load steps.
 fn memory(plan: &Plan) -> BlockMemory {
@@ -92,7 +120,7 @@ pub fn emit(p: &Program, setup: &Setup) -> Result<String> {
         return Ok(all?.join("\n\n"));
     }
     let tiled = Tiled::new(p, setup)?;
-    let kernels = setup.run(|p| p.triton(&tiled.plan, tiled.blocks))?;
+    let kernels = setup.run(|p| p.triton(&tiled.plan, &tiled.blocks))?;
     let texts = kernels.kernels.iter().map(|k| plain(&k.text, &k.function));
     Ok(texts.collect::<Vec<_>>().join("\n\n"))
 }
@@ -117,22 +145,6 @@ fn plain(text: &str, function: &str) -> String {
         .lines()
         .skip_while(|l| l.is_empty() || l.contains("import "));
     lines.map(|l| format!("{l}\n")).collect()
-}
-
-/// Emits all kernels and gives their number: what a printer refuses or loses shows here.
-pub fn emits(tiled: Tiled, setup: &Setup) -> Result<usize> {
-    let kernels = setup.run(|p| p.triton(&tiled.plan, tiled.blocks))?.kernels;
-    let calls = |k: &inrush_program::GpuKernel, what: &str| k.text.contains(what);
-    for k in &kernels {
-        if calls(k, "tl.make_tensor_descriptor") {
-            reached(Way::BlockDescriptors);
-        }
-    }
-    match kernels.iter().find(|k| !calls(k, "@triton.jit")) {
-        None => Ok(kernels.len()),
-        // A source without the decorator has lost its kernel.
-        Some(k) => Err(Error::internal(format!("{} is no kernel", k.function))),
-    }
 }
 
 /// Counts the strategies of a block program.

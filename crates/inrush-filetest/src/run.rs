@@ -172,7 +172,8 @@ fn rewritten(program: &Program, graph: &Graph) -> Result<Loops> {
     Program::Graph(out).loops()
 }
 
-/// The loop interpreter and, where it knows all operators, that of graphs against the interpreter of block programs.
+/// The loop interpreter and, where it knows all operators, that of graphs against the interpreter of block programs. Every kernel
+/// is emitted as well: what a printer refuses or loses shows in its source.
 fn on_gpu(program: &Program, settings: &Settings, setup: &Setup) -> Result<String> {
     let mut who: Vec<Participant> = Vec::new();
     let symbols = &settings.symbols;
@@ -194,6 +195,7 @@ fn on_gpu(program: &Program, settings: &Settings, setup: &Setup) -> Result<Strin
     }
     let tiled = Tiled::new(program, setup)?;
     tiled.tally();
+    tiled.emit(setup)?;
     who.push(("blocks", Box::new(move |i| tiled.run(i, symbols))));
     // Kernels of GPUs check indices only: other values that an operator does not take give something.
     let only_indices = |want: &Error, got: Option<&Error>| {
@@ -362,6 +364,8 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
             None if word == "whole" => out.whole = true,
             None if inrush_devices::model(word).is_some() => {}
             None => return Err(bad()),
+            // Stages read it; it is for kernels of GPUs alone.
+            Some(("pointers", _)) if crate::stages::caps(block).gpu.is_some() => {}
             Some(("seed", v)) => out.seed = v.parse().map_err(|_| bad())?,
             Some(("level", v)) => out.level = Some(Isa::parse(v).ok_or_else(bad)?),
             Some(("threads", v)) => out.threads = number(v)?.clamp(1, 64) as usize,

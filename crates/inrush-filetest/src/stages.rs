@@ -222,7 +222,7 @@ const SCHEDULING: [&str; 3] = ["max_stmts", "max_buffers", "split_elements"];
 
 /// Reads the settings of a block. A word without `=` that is not known is no error here: `run`
 /// has words of its own, and reads them itself.
-fn setup(block: &Block) -> Result<Setup, String> {
+pub(crate) fn setup(block: &Block) -> Result<Setup, String> {
     let mut setup = Setup::of(caps(block));
     setup.training = block.settings.iter().any(|w| w == "training");
     let out = &mut setup.options;

@@ -63,6 +63,9 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
             (Some((count, length)), Node::Body(body)) => {
                 reached(Way::Split);
                 let spread = length.and_then(|n| known.spread(loops, &body, n));
+                if spread.is_some() {
+                    reached(Way::SplitOnline);
+                }
                 let (partial, last, sums) = split(loops, &body, count, spread);
                 loops.nodes.extend([Node::Body(partial), Node::Body(last)]);
                 if length.is_some() {

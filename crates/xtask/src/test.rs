@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 const FUZZ_SECONDS: u32 = 20;
 /// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
-/// How long graphs are drawn whose block programs are interpreted.
-const BLOCKS_SECONDS: u32 = 30;
+/// How long graphs are drawn whose block programs are interpreted. Strategies that none took are looked for after that.
+const BLOCKS_SECONDS: u32 = 20;
 /// How long graphs are drawn whose kernels run in the emulator, several a second once clang has built its C library, which takes
 /// it 20 s the first time.
 const NEON_SECONDS: u32 = 45;
@@ -67,7 +67,7 @@ pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
         let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
         fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
         step("drawn graphs as block programs, interpreted");
-        let args = ["--jobs", "2", "--level", "h100"].map(String::from);
+        let args = ["--jobs", "2", "--level", "h100", "--reach", "yes"].map(String::from);
         fuzz::graphs(BLOCKS_SECONDS, &args, &[])?;
         if env
             .iter()

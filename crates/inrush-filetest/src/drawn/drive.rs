@@ -15,7 +15,7 @@
 //! failure, and a new worker goes on with the seed after it. Worker `w` of `n` checks seeds `w`,
 //! `w + n`, `w + 2n`, .. from the first.
 
-use super::{Drawn, Level, draw, shrink, ways};
+use super::{Drawn, Level, draw, families, shrink, ways};
 use inrush_base::tally::Way;
 use inrush_base::{ErrorKind, Isa};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
                 interpreted, without a C compiler or Triton
   --threads N   threads of every call (1 to 3 by chance)
   --jobs N      processes (1)
-  --family F    only families whose name contains this
+  --family F    only families whose name contains this; an unknown one lists all
   --out DIR     where failures are written (drawn-failures)
   --reach yes   fail where an algorithm or a strategy was never taken on a level; those that few graphs take
                 are looked for until found, at most as long again
@@ -65,8 +65,8 @@ struct Options {
     worker: Option<u64>,
 }
 
-/// Reads the command line; the error is the text to print.
-fn options() -> Result<Options, String> {
+/// Reads the command line; `None` where it asks for help. The error is the text to print.
+fn options() -> Result<Option<Options>, String> {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let mut o = Options {
         seconds: 60,
@@ -88,7 +88,7 @@ fn options() -> Result<Options, String> {
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         if name == "--help" || name == "-h" {
-            return Err(HELP.into());
+            return Ok(None);
         }
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || {
@@ -130,13 +130,21 @@ fn options() -> Result<Options, String> {
             _ => return Err(format!("unknown option {name}\n\n{HELP}")),
         }
     }
-    Ok(o)
+    if !super::has_family(&o.family) {
+        let all: Vec<&str> = families::names().collect();
+        return Err(format!("no family `{}`: {}", o.family, all.join(", ")));
+    }
+    Ok(Some(o))
 }
 
 /// The command.
 pub fn main() -> ExitCode {
     let o = match options() {
-        Ok(o) => o,
+        Ok(Some(o)) => o,
+        Ok(None) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
         Err(e) => {
             println!("{e}");
             return ExitCode::from(2);
@@ -374,8 +382,9 @@ fn lead(o: &Options) -> ExitCode {
         for (isa, way) in &idle {
             println!("NEVER REACHED on {}: {}", isa.name(), way.name());
         }
+        let cpus = o.levels.iter().any(|l| matches!(l, Level::Cpu(_)));
         for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
-            if !o.levels.contains(&Level::Cpu(isa)) || isa == Isa::Neon {
+            if cpus && !o.levels.contains(&Level::Cpu(isa)) || isa == Isa::Neon {
                 println!("not checked here: {}", isa.name());
             }
         }

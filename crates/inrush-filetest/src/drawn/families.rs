@@ -47,7 +47,16 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("sums of columns", 1, rare::columns),
     ("bent row", 1, rare::bent),
     ("bytes", 1, rare::bytes),
+    ("long rows", 1, rare::long_rows),
+    ("norm between products", 1, rare::in_place),
+    ("turned tile", 1, rare::turned),
+    ("list of tensors", 1, rare::list),
 ];
+
+/// The names of all families.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|f| f.0)
+}
 
 /// A graph of some family, its followers and outputs.
 pub(super) fn draw(m: &mut Make, only: &str) -> Option<&'static str> {

@@ -34,7 +34,7 @@ pub use level::Level;
 pub use shrink::shrink;
 
 use crate::random::Random;
-use crate::{Block, Program, blocks, run};
+use crate::{Block, Program, run};
 use inrush_base::{Error, Result};
 use inrush_graph::Graph;
 use make::Make;
@@ -49,10 +49,17 @@ pub struct Drawn {
     /// Seed, ranges of inputs, offset; always `brief` and `ordinary`.
     pub settings: Vec<String>,
     pub threads: usize,
+    /// How kernels of GPUs name strided tiles, by its name.
+    pub pointers: &'static str,
+}
+
+/// Returns true if a family's name contains `only`.
+pub fn has_family(only: &str) -> bool {
+    families::names().any(|n| n.contains(only))
 }
 
 /// The graph of a seed, of a family whose name contains `only`.
-/// With `only` empty, any family. Does not end if no family has such a name.
+/// With `only` empty, any family. Does not end if no family has such a name: ask [`has_family`].
 pub fn draw(seed: u64, only: &str) -> Drawn {
     let mut m = Make::new(seed);
     let family = loop {
@@ -71,11 +78,13 @@ pub fn draw(seed: u64, only: &str) -> Drawn {
         settings.push(format!("offset={}", 1 + m.r.below(9)));
     }
     settings.extend(std::mem::take(&mut m.ranges));
+    let pointers = m.r.of(&["plain", "plain", "descriptor", "block"]);
     Drawn {
         graph: m.finish(&format!("drawn{seed}")),
         family,
         settings,
         threads,
+        pointers,
     }
 }
 
@@ -89,7 +98,12 @@ impl Drawn {
             settings.push("lowered".into());
         }
         match level {
-            Level::Gpu(name) => settings.push(name.into()),
+            Level::Gpu(name) => {
+                settings.push(name.into());
+                if self.pointers != "plain" {
+                    settings.push(format!("pointers={}", self.pointers));
+                }
+            }
             Level::Cpu(isa) => {
                 settings.push(format!("level={}", isa.name()));
                 settings.push(format!("threads={}", self.threads));
@@ -116,16 +130,9 @@ impl Drawn {
         }
         let block = self.block(level);
         let program = Program::Graph(self.graph.clone());
-        let setup = crate::stages::Setup::of(crate::stages::caps(&block));
+        let setup = crate::stages::setup(&block).map_err(Error::internal)?;
         // A panic of the compiler is a failure of this graph, and shrinks like any other.
-        let run = std::panic::AssertUnwindSafe(|| {
-            run::agree(&program, &block, &setup)?;
-            match level {
-                // What is refused or lost on the way to Triton shows in its source.
-                Level::Gpu(_) => blocks::emits(blocks::Tiled::new(&program, &setup)?, &setup),
-                Level::Cpu(_) => Ok(0),
-            }
-        });
+        let run = std::panic::AssertUnwindSafe(|| run::agree(&program, &block, &setup));
         match std::panic::catch_unwind(run) {
             Ok(r) => r.map(|_| ()),
             Err(p) => {

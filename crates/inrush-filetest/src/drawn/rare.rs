@@ -114,3 +114,101 @@ pub(super) fn bytes(m: &mut Make) -> Option<ValueId> {
         }
     }
 }
+
+/// Norms and softmaxes of long rows: a GPU splits those of many elements, and walks in steps those of which so much is read for
+/// each point that it cannot hold them whole. Columns are walked as well.
+pub(super) fn long_rows(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    if m.r.odds(1, 3) {
+        // Columns, fewer than are split and more than are held whole.
+        let sizes = [m.r.of(&[1, 3]), m.r.of(&[260, 300]), m.r.of(&[17, 20])];
+        let strides = [sizes[1] * sizes[2], sizes[2], 1];
+        let x = m.input_with(DType::F32, &sizes, &strides);
+        let row = m.ints(&[1]);
+        let args = vec![Arg::Value(x), row, m.int(1), Arg::Bool(m.r.odds(1, 2))];
+        return m.one("aten.var.correction", args);
+    }
+    let split = m.r.odds(1, 2);
+    let (rows, width) = if split {
+        (m.r.of(&[1, 2, 3]), m.r.of(&[16_389, 20_000]))
+    } else {
+        (m.r.of(&[1, 2, 5]), m.r.of(&[4099, 4608, 5001]))
+    };
+    let mut v = m.input_with(DType::F32, &[rows, width], &[width, 1]);
+    if !split {
+        for op in ["mul", "add", "mul", "sub"] {
+            let w = m.input(DType::F32, &[width]);
+            let args = vec![Arg::Value(v), Arg::Value(w)];
+            v = m.one(&format!("aten.{op}.Tensor"), args)?;
+        }
+    }
+    let row = m.ints(&[1]);
+    match m.r.below(3) {
+        0 => {
+            let args = vec![Arg::Value(v), m.int(1), Arg::Bool(false)];
+            m.one("aten._softmax.default", args)
+        }
+        1 => {
+            let args = vec![Arg::Value(v), row, m.int(1), Arg::Bool(m.r.odds(1, 2))];
+            m.one("aten.var.correction", args)
+        }
+        _ => {
+            let (w, b) = (
+                m.weight(DType::F32, &[width]),
+                m.weight(DType::F32, &[width]),
+            );
+            let args = vec![
+                Arg::Value(v),
+                m.ints(&[width]),
+                Arg::Value(w),
+                Arg::Value(b),
+                Arg::Float(1e-3),
+            ];
+            m.one("aten.layer_norm.default", args)
+        }
+    }
+}
+
+/// A norm between two products: its result takes the place of its input, which every thread has to have read by then.
+pub(super) fn in_place(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let (rows, width) = (m.r.of(&[8, 33]), m.r.of(&[64, 100]));
+    let (x, a) = (
+        m.input(DType::F32, &[rows, 16]),
+        m.weight(DType::F32, &[16, width]),
+    );
+    let v = m.one("aten.mm.default", vec![Arg::Value(x), Arg::Value(a)])?;
+    let args = vec![
+        Arg::Value(v),
+        m.ints(&[width]),
+        Arg::None,
+        Arg::None,
+        Arg::Float(1e-3),
+    ];
+    let v = m.one("aten.layer_norm.default", args)?;
+    let b = m.weight(DType::F32, &[width, 24]);
+    m.one("aten.mm.default", vec![Arg::Value(v), Arg::Value(b)])
+}
+
+/// A matrix and a transposed one, whose rows start at multiples of 16 bytes or do not.
+pub(super) fn turned(m: &mut Make) -> Option<ValueId> {
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::F16, DType::I64]);
+    let (a, b) = (m.r.of(&[33, 36, 64, 72]), m.r.of(&[40, 56, 61, 128]));
+    let (x, y) = (m.input(dtype, &[a, b]), m.input(dtype, &[b, a]));
+    let t = m.one("aten.t.default", vec![Arg::Value(x)])?;
+    let op = m.r.of(&["aten.add.Tensor", "aten.mul.Tensor"]);
+    m.one(op, vec![Arg::Value(t), Arg::Value(y)])
+}
+
+/// The same for tensors of different sizes, as optimisers do.
+pub(super) fn list(m: &mut Make) -> Option<ValueId> {
+    let mut last = None;
+    for _ in 0..2 + m.r.below(4) {
+        let n = m.r.of(&[1, 7, 66, 100, 513, 1280]);
+        let (x, y) = (m.input(DType::F32, &[n]), m.input(DType::F32, &[n]));
+        let v = m.one("aten.sub.Tensor", vec![Arg::Value(x), Arg::Value(y)])?;
+        m.kept.extend(last);
+        last = Some(v);
+    }
+    last
+}

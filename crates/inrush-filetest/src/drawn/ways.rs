@@ -29,7 +29,7 @@ const VECTORS: &[Way] = &[
 /// Only AVX-512 has tall tiles.
 const WIDEST: &[Way] = &[Way::GemmEven];
 
-/// Ways of block programs. Descriptors are made where they are asked for, which drawn graphs do not.
+/// Strategies of kernels of GPUs.
 const BLOCKS: &[Way] = &[
     Way::BlockFlat,
     Way::BlockTransposed,
@@ -46,13 +46,18 @@ const BLOCKS: &[Way] = &[
     Way::BlockMasks,
     Way::BlockBarrier,
     Way::BlocksJoined,
+    Way::BlockDescriptors,
+    Way::BlockPointers,
+    Way::BlockList,
+    Way::BlockTwice,
+    Way::SplitOnline,
 ];
 
 /// Returns true if a level has such a way.
 pub(super) fn exists(level: Level, way: Way) -> bool {
-    let block = BLOCKS.contains(&way) || way == Way::BlockDescriptors;
+    let block = BLOCKS.contains(&way);
     match level {
-        Level::Gpu(_) => BLOCKS.contains(&way),
+        Level::Gpu(_) => block || way == Way::Split,
         _ if block => false,
         Level::Cpu(Isa::Scalar) => !VECTORS.contains(&way),
         Level::Cpu(Isa::Avx2) => !WIDEST.contains(&way),
@@ -87,9 +92,14 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         | Way::Copies
         | Way::PartialVector => "bytes",
         Way::LazyBranch | Way::Together => "row of the table",
-        Way::BlockLooped | Way::BlockMoments | Way::BlockExponentials | Way::BlockBack => {
-            "long reduction"
-        }
+        Way::BlockLooped
+        | Way::BlockMoments
+        | Way::BlockExponentials
+        | Way::BlockBack
+        | Way::SplitOnline => "long rows",
+        Way::BlockBarrier => "norm between products",
+        Way::BlockDescriptors | Way::BlockPointers | Way::BlockTransposed => "turned tile",
+        Way::BlockList => "list of tensors",
         Way::BlockColumns => "sums of columns",
         Way::BlockScan => "scan",
         Way::BlockAtomic | Way::BlockLookUp => "scatter",
