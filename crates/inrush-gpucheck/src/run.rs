@@ -1,4 +1,4 @@
-//! What a harness needs to run a program: storages with their contents, launches with their arguments, outputs.
+//! Facts that a harness needs to run a program: storages with their contents, launches with their arguments, outputs.
 //!
 //! The harness knows no plan and no symbols. Buffers that share memory become one storage, named by its representative and as
 //! long as the longest of them; every size is evaluated.

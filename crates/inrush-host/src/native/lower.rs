@@ -112,7 +112,7 @@ fn refuse_what_needs_pytorch(graph: &Graph, symbols: &[SymbolDef]) -> Result<()>
     Ok(())
 }
 
-/// What a call begins with.
+/// Slots and objects that a call begins with.
 struct Entries {
     /// Slots and names of the user's inputs, in call order.
     inputs: Vec<(usize, String)>,
