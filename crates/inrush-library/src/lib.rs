@@ -12,6 +12,7 @@
 
 mod check;
 mod fft;
+mod linalg;
 mod parallel;
 mod sort;
 
@@ -55,7 +56,31 @@ pub struct Function {
 }
 
 /// Every function, sorted by name.
-const TABLE: &[Function] = &[fft::C2C, fft::C2R, fft::R2C, sort::STABLE, sort::TOPK];
+const TABLE: &[Function] = &[
+    fft::C2C,
+    fft::C2R,
+    fft::R2C,
+    linalg::CHOLESKY,
+    linalg::DET,
+    linalg::EIG,
+    linalg::EIGH,
+    linalg::EIGVALS,
+    linalg::EIGVALSH,
+    linalg::INV,
+    linalg::LSTSQ,
+    linalg::LU_FACTOR,
+    linalg::LU_UNPACK,
+    linalg::MATRIX_EXP,
+    linalg::QR,
+    linalg::QR_R,
+    linalg::SLOGDET,
+    linalg::SOLVE,
+    linalg::SOLVE_TRIANGULAR,
+    linalg::SVD,
+    linalg::SVDVALS,
+    sort::STABLE,
+    sort::TOPK,
+];
 
 /// Returns the function with this name.
 pub fn find(name: &str) -> Option<&'static Function> {

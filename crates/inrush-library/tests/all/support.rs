@@ -98,6 +98,9 @@ impl Tensor {
     }
 }
 
+/// Dtype and sizes of an output.
+pub(crate) type Slot<'a> = (DType, &'a [i64]);
+
 /// Calls a function; `outputs` are dtypes and sizes.
 pub(crate) fn call(
     name: &str,
