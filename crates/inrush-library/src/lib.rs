@@ -12,8 +12,10 @@
 
 mod check;
 mod fft;
+mod grouped;
 mod linalg;
 mod parallel;
+mod product;
 mod sort;
 
 use inrush_base::{DType, Result, Scalar};
@@ -60,6 +62,7 @@ const TABLE: &[Function] = &[
     fft::C2C,
     fft::C2R,
     fft::R2C,
+    grouped::GROUPED_MM,
     linalg::CHOLESKY,
     linalg::DET,
     linalg::EIG,
