@@ -16,6 +16,7 @@ mod grouped;
 mod linalg;
 mod parallel;
 mod product;
+mod rnn;
 mod sort;
 
 use inrush_base::{DType, Result, Scalar};
@@ -81,6 +82,9 @@ const TABLE: &[Function] = &[
     linalg::SOLVE_TRIANGULAR,
     linalg::SVD,
     linalg::SVDVALS,
+    rnn::ELMAN,
+    rnn::GRU,
+    rnn::LSTM,
     sort::STABLE,
     sort::TOPK,
 ];

@@ -4,5 +4,6 @@ mod fft;
 mod grouped;
 mod linalg;
 mod matrices;
+mod rnn;
 mod sort;
 mod support;
