@@ -63,9 +63,12 @@ pub struct Numbers {
     pub serial: bool,
 }
 
+/// Stands for the kernel of a step that has none.
+pub const NO_KERNEL: u32 = u32::MAX;
+
 /// A kernel as one step runs it.
 pub struct Instance {
-    /// Position among the distinct kernels.
+    /// Position among the distinct kernels; [`NO_KERNEL`] for a library call.
     pub kernel: u32,
     /// The step's arguments, in the order of [`Kernel::arguments`].
     pub buffers: Vec<BufId>,
@@ -89,6 +92,7 @@ pub fn tile_step(tables: Tables, step: &Step, caps: &Caps) -> Result<Kernel> {
     match step {
         Step::Kernel(g) => inrush_kernel::tile(tables, &g.axes, &g.bodies, &g.locals, caps),
         Step::Contraction(c) => inrush_kernel::tile_epilogue(tables, c, caps),
+        Step::Library(_) => Err(Error::internal("a library call has no kernel")),
     }
 }
 
@@ -179,7 +183,8 @@ pub fn tile<A>(
             Error::internal("a kernel takes a buffer that its step does not touch")
         })?);
     }
-    for i in out.load_steps.iter_mut().chain(&mut out.steps) {
+    let all = out.load_steps.iter_mut().chain(&mut out.steps);
+    for i in all.filter(|i| i.kernel != NO_KERNEL) {
         let places = &places[i.kernel as usize];
         i.buffers = places.iter().map(|p| i.buffers[*p]).collect();
     }
@@ -203,6 +208,12 @@ struct Forms<'a> {
 impl<'a> Forms<'a> {
     /// Returns the number of a step's form, and the buffers of the step by order of appearance.
     fn instance(&mut self, plan: &Plan, step: &'a Step) -> Instance {
+        if matches!(step, Step::Library(_)) {
+            return Instance {
+                kernel: NO_KERNEL,
+                buffers: Vec::new(),
+            };
+        }
         same::form(&plan.loops, step, &mut self.form);
         let Form { words, buffers } = &self.form;
         let buffers = buffers.clone();

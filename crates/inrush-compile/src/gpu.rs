@@ -20,7 +20,7 @@
 use crate::functions::Instance;
 use crate::same;
 use crate::tune::{self, Candidate, TunedBuffer, Tuner};
-use inrush_base::{Caps, Result};
+use inrush_base::{Caps, Error, Result};
 use inrush_kernel::block::{
     self, Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
 };
@@ -201,6 +201,10 @@ impl Tiler<'_, '_> {
                 block_with(loops.tables(), axes, bodies, locals, &self.context, &choose)
             }
             Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context),
+            Step::Library(c) => Err(Error::unsupported(format!(
+                "the library function `{}`, which runs on CPUs only",
+                c.function
+            ))),
         }
     }
 

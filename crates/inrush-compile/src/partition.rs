@@ -122,6 +122,10 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 .copied()
                 .chain(node.reads())
                 .find_map(foreign)
+                .or_else(|| {
+                    let function = has(&node.op, Prop::LibraryFunction);
+                    function.then(|| "a library's".to_string())
+                })
                 .or_else(|| crooked(graph, node))
                 .or_else(|| folded(graph, node))
                 .or_else(|| long_rows(graph, node))

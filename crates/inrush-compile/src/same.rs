@@ -18,6 +18,8 @@ pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
             f.add(g.locals.len());
             g.locals.iter().for_each(|b| f.buffer(*b));
         }
+        // It has no kernel.
+        Step::Library(_) => {}
         Step::Contraction(c) => {
             f.add(1u8);
             let groups: [&[Axis]; 3] = [&c.batch, &c.m, &c.n];

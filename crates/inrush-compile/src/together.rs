@@ -46,12 +46,15 @@ pub fn together(plan: &Plan, kernels: &Kernels) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group> = Vec::new();
     for (at, (step, e)) in plan.steps.iter().zip(&kernels.steps).enumerate() {
         let open = matches!(step, Step::Kernel(_));
-        let k = &kernels.numbers[e.kernel as usize];
-        let work = exprs
-            .hint(k.units)
-            .saturating_mul(exprs.hint(k.cost_per_unit));
-        // A hint is no bound: a launch that is short at the hint may be long at a call.
-        let known = exprs.as_int(k.units).is_some();
+        let (work, known) = match kernels.numbers.get(e.kernel as usize) {
+            Some(k) => {
+                let unit = exprs.hint(k.cost_per_unit);
+                // A hint is no bound: a launch that is short at the hint may be long at a call.
+                let known = exprs.as_int(k.units).is_some();
+                (exprs.hint(k.units).saturating_mul(unit), known)
+            }
+            None => (i64::MAX, false),
+        };
         let one = Group {
             steps: vec![at],
             kernel: Some(e.kernel),

@@ -24,8 +24,8 @@ use inrush_expr::{Expr, Sym};
 use inrush_graph::{Guard, Reads as GraphReads, Relation as GraphRelation, Type};
 use inrush_kernel::Kernel;
 use inrush_loops::{
-    Access, Axis, BufId, BufferKind, Contraction, Layout, Loops, Output as LoopOutput, Stmt,
-    StoreMode,
+    Access, Axis, BufId, BufferKind, Contraction, Layout, LibraryCall, Loops, Output as LoopOutput,
+    Stmt, StoreMode,
 };
 use inrush_program as program;
 use inrush_program::{BatchLevel, Buffer, BufferId, Dt, KLevel, Level, Place, Program, SizeId};
@@ -410,6 +410,7 @@ impl<'a> Wrap<'a> {
         let buffers: Vec<BufferId> = e.buffers.iter().map(|b| b.0).collect();
         let origins = self.origins(std::iter::once(s));
         let c = match s {
+            Step::Library(c) => return self.library(c, origins).map(program::Step::Library),
             Step::Kernel(_) => {
                 let common = self.launch(kernel, kernels)?;
                 return Ok(program::Step::Launch(program::Launch {
@@ -449,6 +450,27 @@ impl<'a> Wrap<'a> {
             known.push((c, bare));
         }
         Ok(program::Step::Contract(made))
+    }
+
+    /// Returns a call of a library function, with the sizes of its buffers.
+    fn library(&mut self, c: &LibraryCall, origins: Vec<String>) -> Result<program::LibraryCall> {
+        let mut operands = |buffers: &[BufId]| -> Result<Vec<program::Operand>> {
+            (buffers.iter())
+                .map(|b| {
+                    Ok(program::Operand {
+                        buffer: b.0,
+                        sizes: self.sizes.all(&self.loops.buffer(*b).sizes)?,
+                    })
+                })
+                .collect()
+        };
+        Ok(program::LibraryCall {
+            function: c.function.clone(),
+            params: c.params.iter().map(|p| (*p).into()).collect(),
+            inputs: operands(&c.inputs)?,
+            outputs: operands(&c.outputs)?,
+            origins,
+        })
     }
 
     /// Returns the common part of launches of a kernel.

@@ -15,7 +15,7 @@ fn launches(c: &Compiled) -> Vec<&str> {
     (c.program.steps.iter())
         .map(|s| match s {
             Step::Launch(l) => c.program.kernels[l.kernel as usize].title.as_str(),
-            Step::Contract(_) => "a contraction of the CPU",
+            Step::Contract(_) | Step::Library(_) => "a step of the CPU",
         })
         .collect()
 }

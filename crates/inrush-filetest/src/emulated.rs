@@ -118,7 +118,7 @@ fn shims(program: &Program) -> String {
     // Only steps tell epilogues from kernels over units.
     let contracts = steps.filter_map(|s| match s {
         Step::Contract(c) => Some(c.epilogue as usize),
-        Step::Launch(_) => None,
+        Step::Launch(_) | Step::Library(_) => None,
     });
     let epilogues: BTreeSet<usize> = contracts.collect();
     let mut out = String::from(

@@ -187,6 +187,7 @@ impl Writer {
                     &one,
                 ),
                 Step::Contraction(c) => block_contraction(plan.loops.tables(), c, &context),
+                Step::Library(_) => Err(Error::unsupported("a library function on a GPU")),
             };
             match made.map_err(|e| e.in_stage("tile")) {
                 Ok(b) => blocks.push(b),

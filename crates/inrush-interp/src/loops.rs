@@ -11,6 +11,7 @@
 
 mod body;
 mod contraction;
+mod library;
 mod memory;
 
 use crate::index::{self, Symbols};
@@ -70,6 +71,7 @@ pub fn loops(
         match node {
             Node::Body(b) => run.body(b, None),
             Node::Contraction(c) => run.contraction(c),
+            Node::Library(c) => run.library(c),
         }
         .map_err(|e| e.context(format!("node {k}")))?;
     }

@@ -146,6 +146,7 @@ pub enum Node {
     Body(Body),
     /// Boxed: bodies are far more frequent, and lists of nodes are moved often.
     Contraction(Box<Contraction>),
+    Library(Box<LibraryCall>),
 }
 
 /// The error that a value of a [`Stmt::Indirect`] out of range stands for.
@@ -338,6 +339,22 @@ pub struct Contraction {
     /// A body without reduction axes over batch, m, n axes in this order, in which [`Stmt::Acc`] stands for the sum.
     /// It does the store(s).
     pub epilogue: Body,
+}
+
+/// A call of a function of the runtime's library over whole tensors: what no loop nest does well, such as Fourier transforms and
+/// factorisations of matrices.
+///
+/// It is a barrier: nothing is fused into it. All its buffers are row-major, and it writes every element of its outputs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LibraryCall {
+    /// The function's name in the library: `fft.r2c`.
+    pub function: String,
+    /// Its parameters, as the library documents them.
+    pub params: Vec<Scalar>,
+    pub inputs: Vec<BufId>,
+    pub outputs: Vec<BufId>,
+    /// A body without axes and statements, which holds the origins.
+    pub site: Body,
 }
 
 /// A read of a buffer at coordinates.

@@ -492,11 +492,12 @@ impl Contraction {
 }
 
 impl Node {
-    /// Returns the body, or the contraction's epilogue.
+    /// Returns the body, or the contraction's epilogue. That of a library call is empty but for its origins.
     pub fn body(&self) -> &Body {
         match self {
             Node::Body(b) => b,
             Node::Contraction(c) => &c.epilogue,
+            Node::Library(c) => &c.site,
         }
     }
 
@@ -504,6 +505,7 @@ impl Node {
         match self {
             Node::Body(b) => b,
             Node::Contraction(c) => &mut c.epilogue,
+            Node::Library(c) => &mut c.site,
         }
     }
 
@@ -514,20 +516,28 @@ impl Node {
             Node::Contraction(c) => {
                 unique([c.a.buf, c.b.buf].into_iter().chain(c.epilogue.reads()))
             }
+            Node::Library(c) => unique(c.inputs.iter().copied()),
         }
     }
 
     /// Returns the buffers that the node writes, each once.
     pub fn writes(&self) -> Bufs {
-        self.body().writes()
+        match self {
+            Node::Library(c) => unique(c.outputs.iter().copied()),
+            _ => self.body().writes(),
+        }
     }
 
     /// Returns [`Node::reads`] and [`Node::writes`] in one pass.
     pub fn uses(&self) -> (Bufs, Bufs) {
         let (mut reads, mut writes) = (Bufs::new(), Bufs::new());
-        if let Node::Contraction(c) = self {
-            add(&mut reads, c.a.buf);
-            add(&mut reads, c.b.buf);
+        match self {
+            Node::Contraction(c) => {
+                add(&mut reads, c.a.buf);
+                add(&mut reads, c.b.buf);
+            }
+            Node::Library(_) => return (self.reads(), self.writes()),
+            Node::Body(_) => {}
         }
         for s in &self.body().stmts {
             match s {
@@ -541,6 +551,22 @@ impl Node {
 
     pub fn cost(&self, loops: &Loops) -> Cost {
         let mut cost = self.body().cost(loops);
+        if let Node::Library(c) = self {
+            let bytes = |buffers: &[BufId]| {
+                let all = buffers.iter().map(|b| {
+                    let b = loops.buffer(*b);
+                    hint_product(&loops.exprs, b.sizes.iter().copied())
+                        .saturating_mul(b.dtype.size() as i64)
+                });
+                all.fold(0, i64::saturating_add)
+            };
+            cost.add(Cost {
+                read_bytes: bytes(&c.inputs),
+                written_bytes: bytes(&c.outputs),
+                // Unknown, but more than one for each byte.
+                ops: bytes(&c.inputs),
+            });
+        }
         if let Node::Contraction(c) = self {
             let points = hint_product(&loops.exprs, c.axes().map(|a| a.size));
             cost.add(Cost {

@@ -149,6 +149,11 @@ fn reference_problems(p: &Loops) -> Vec<Problem> {
                 }
             }
         }
+        if let Node::Library(c) = n {
+            for b in c.inputs.iter().chain(&c.outputs).filter(|b| bad_buf(**b)) {
+                problem(&mut out, Place::Node(k), format!("no buffer {b}"));
+            }
+        }
         for s in body.ids() {
             let place = Place::Stmt(k, s);
             for o in body.stmt(s).operands() {
@@ -279,6 +284,12 @@ fn order(
         read(c.a.buf, Place::Node(k), out);
         read(c.b.buf, Place::Node(k), out);
     }
+    if let Node::Library(c) = node {
+        for b in &c.inputs {
+            read(*b, Place::Node(k), out);
+        }
+        library(p, k, c, scheduled, out);
+    }
     for s in body.ids() {
         let place = Place::Stmt(k, s);
         match body.stmt(s) {
@@ -304,6 +315,44 @@ fn order(
     if node.writes().is_empty() {
         problem(out, Place::Node(k), "the node stores nothing");
     }
+}
+
+/// Checks a library call: no statements, buffers that are row-major, and outputs of its own.
+fn library(p: &Loops, k: usize, c: &LibraryCall, scheduled: bool, out: &mut Vec<Problem>) {
+    let mut say = |what: String| problem(out, Place::Node(k), what);
+    if !c.site.stmts.is_empty() || !c.site.axes.is_empty() {
+        say("a library call has no axes and no statements".into());
+    }
+    for b in c.inputs.iter().chain(&c.outputs) {
+        if !is_row_major(p, *b) {
+            say(format!("{b} of a library call is not row-major"));
+        }
+    }
+    for (at, b) in c.outputs.iter().enumerate() {
+        if c.inputs.contains(b) || c.outputs[..at].contains(b) {
+            say(format!(
+                "{b} is written by a library call that uses it twice"
+            ));
+        }
+        if !scheduled && !matches!(p.buffer(p.storage(*b)).kind, BufferKind::Temp) {
+            say(format!("{b} is not a temporary"));
+        }
+    }
+}
+
+/// Returns true if a buffer's layout is row-major from its first element on.
+fn is_row_major(p: &Loops, b: BufId) -> bool {
+    let (ex, b) = (&p.exprs, p.buffer(b));
+    let Some(layout) = &b.layout else {
+        return false;
+    };
+    let mut step = ex.int(1);
+    let mut dense = ex.is_int(layout.offset, 0);
+    for (stride, size) in layout.strides.iter().zip(&b.sizes).rev() {
+        dense &= *stride == step || ex.is_int(*size, 1);
+        step = ex.mul(step, *size);
+    }
+    dense
 }
 
 /// Checks that outputs are written, and that mutations have the type of their input.

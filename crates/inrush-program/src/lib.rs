@@ -243,6 +243,7 @@ mod check_kind {
 pub enum Step {
     Launch(Launch),
     Contract(Contract),
+    Library(LibraryCall),
 }
 
 /// A kernel over a range of units.
@@ -266,6 +267,26 @@ pub struct Launch {
     pub beside: bool,
     /// Names of the operators in it.
     pub origins: Vec<String>,
+}
+
+/// A call of a function of the runtime's library. Its tensors are row-major, and it writes every element of its outputs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LibraryCall {
+    /// The function's name: `fft.r2c`.
+    pub function: String,
+    /// Its parameters, as the library documents them.
+    pub params: Vec<Num>,
+    pub inputs: Vec<Operand>,
+    pub outputs: Vec<Operand>,
+    /// Names of the operators in it.
+    pub origins: Vec<String>,
+}
+
+/// A row-major tensor of a library call.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Operand {
+    pub buffer: BufferId,
+    pub sizes: Vec<SizeId>,
 }
 
 /// A matrix product or convolution. Strides are in elements; `a` and `b` start at `a_offset`, `b_offset` elements.

@@ -107,6 +107,12 @@ impl Program {
                     )?;
                 }
                 Step::Contract(c) => self.contract(Line::Step(k), c)?,
+                Step::Library(c) => {
+                    for o in c.inputs.iter().chain(&c.outputs) {
+                        self.buffer(Line::Step(k), o.buffer)?;
+                        self.each_size(Line::Step(k), &o.sizes)?;
+                    }
+                }
             }
             before = Some(s);
         }

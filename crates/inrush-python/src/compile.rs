@@ -792,6 +792,8 @@ fn describe(report: &mut Report, sequence: &Sequence) {
                             }
                         }
                         inrush_program::Step::Contract(_) => report.contractions += 1,
+                        // Inside PyTorch its operators are called instead; see inrush-compile.
+                        inrush_program::Step::Library(_) => {}
                     }
                 }
             }

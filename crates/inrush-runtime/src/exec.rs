@@ -4,6 +4,7 @@
 use crate::arena::Arena;
 use crate::bind;
 use crate::contract::PlannedContraction;
+use crate::library::PlannedLibrary;
 use crate::model::{KernelFn, Model, root};
 use crate::poison;
 use crate::tensor::{Storage, Tensor, Value, extent};
@@ -73,6 +74,7 @@ enum Ready {
     Together(Box<Together>),
     /// With its position, which is that of its packed operand.
     Contract(Box<PlannedContraction>, usize),
+    Library(Box<PlannedLibrary>),
     Nothing,
 }
 
@@ -252,6 +254,11 @@ impl Model {
                     None => Ready::Nothing,
                 }
             }
+            Step::Library(c) => Ready::Library(Box::new(PlannedLibrary::new(
+                &self.bound.program,
+                c,
+                sizes,
+            )?)),
         })
     }
 
@@ -259,7 +266,7 @@ impl Model {
         let launches: Vec<&Launch> = (steps.iter())
             .filter_map(|s| match s {
                 Step::Launch(l) => Some(l),
-                Step::Contract(_) => None,
+                Step::Contract(_) | Step::Library(_) => None,
             })
             .collect();
         let threads = self.bound.pool.threads();
@@ -492,6 +499,7 @@ impl Model {
                 self.check(*kernel, failed.into_inner())
             }
             Ready::Together(t) => t.run(self, pointers),
+            Ready::Library(c) => c.run(pointers, &self.bound.pool),
             Ready::Contract(c, at) => c.run(
                 pointers,
                 self.bound.state.packed.get(*at).and_then(Option::as_ref),

@@ -11,6 +11,7 @@ mod contract;
 pub mod dlpack;
 mod exec;
 mod into;
+mod library;
 mod model;
 mod package;
 mod planned;

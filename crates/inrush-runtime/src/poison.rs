@@ -189,13 +189,11 @@ impl<'a> Watch<'a> {
 fn titles(program: &Program, steps: &[Step]) -> String {
     let titles: Vec<String> = (steps.iter())
         .map(|s| match s {
-            Step::Launch(l) => (l.kernel, &l.origins),
-            Step::Contract(c) => (c.epilogue, &c.origins),
+            Step::Launch(l) => (&program.kernels[l.kernel as usize].title, &l.origins),
+            Step::Contract(c) => (&program.kernels[c.epilogue as usize].title, &c.origins),
+            Step::Library(c) => (&c.function, &c.origins),
         })
-        .map(|(k, origins)| {
-            let title = &program.kernels[k as usize].title;
-            format!("`{title}` ({})", origins.join(", "))
-        })
+        .map(|(title, origins)| format!("`{title}` ({})", origins.join(", ")))
         .collect();
     titles.join(" with ")
 }
@@ -204,6 +202,10 @@ fn titles(program: &Program, steps: &[Step]) -> String {
 fn buffers(step: &Step) -> Vec<BufferId> {
     match step {
         Step::Launch(l) => l.buffers.clone(),
+        Step::Library(c) => {
+            let all = c.inputs.iter().chain(&c.outputs);
+            all.map(|o| o.buffer).collect()
+        }
         Step::Contract(c) => [c.a, c.b]
             .into_iter()
             .chain(c.buffers.iter().copied())

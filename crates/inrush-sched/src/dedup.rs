@@ -35,6 +35,10 @@ impl Classes {
             if let Node::Contraction(c) = node {
                 form.add(&c.k);
             }
+            if let Node::Library(_) = node {
+                // No two calls are of a class: their buffers are in no body.
+                form.words.push(k as u64 | 1 << 63);
+            }
             form.body(node.body());
             let class = match known.get(form.words.as_slice()) {
                 Some(class) => *class,

@@ -10,7 +10,7 @@ use crate::mixed_radix::{Split, split_axis};
 
 /// Splits every axis of the node that it helps to split.
 pub(crate) fn delinearize(ex: &Exprs, node: &mut Node) -> Result<()> {
-    if matches!(node, Node::Contraction(_)) {
+    if !matches!(node, Node::Body(_)) {
         return Ok(());
     }
     // Each split removes a pattern; patterns are few, and the bound only guards against a rule that undoes another.

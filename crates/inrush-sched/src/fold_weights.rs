@@ -34,6 +34,10 @@ pub(crate) fn at_load(loops: &Loops, nodes: &[Node], deps: &Deps) -> Vec<bool> {
                 let of_template = match node {
                     Node::Contraction(c) => c.axes().all(|a| ex.as_int(a.size).is_some()),
                     Node::Body(_) => true,
+                    // A factorisation of weights, say, runs once. Its sizes are those of its buffers.
+                    Node::Library(c) => (c.inputs.iter().chain(&c.outputs))
+                        .flat_map(|b| &loops.buffer(*b).sizes)
+                        .all(|n| ex.as_int(*n).is_some()),
                 };
                 of_template && body.axes.iter().all(|a| ex.as_int(a.size).is_some())
             };

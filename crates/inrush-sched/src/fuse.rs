@@ -55,7 +55,7 @@ pub(crate) type Syms = SmallVec<[Sym; 6]>;
 pub(crate) struct Unit {
     /// Extents of the shared axes, outermost first.
     pub sizes: SmallVec<[Expr; 6]>,
-    /// It is led by a contraction; other members are part of its epilogue.
+    /// It is led by a contraction, whose epilogue its other members are part of, or is a library call. No kernel joins it.
     pub contraction: bool,
     /// Its members depend on weights alone.
     at_load: bool,
@@ -186,7 +186,7 @@ pub(crate) fn fuse(
 /// The axes that a node may share.
 fn outer(n: &Node) -> &[Axis] {
     match n {
-        Node::Contraction(_) => &[],
+        Node::Contraction(_) | Node::Library(_) => &[],
         Node::Body(body) => body.outer_axes(),
     }
 }
@@ -196,7 +196,7 @@ fn unit(loops: &Loops, deps: &Deps, n: &Node, k: usize, at_load: bool) -> Unit {
     let body = n.body();
     Unit {
         sizes: outer(n).iter().map(|a| a.size).collect(),
-        contraction: matches!(n, Node::Contraction(_)),
+        contraction: !matches!(n, Node::Body(_)),
         at_load,
         stmts: body.stmts.len(),
         appended: false,
@@ -241,9 +241,14 @@ impl Fuser<'_> {
     /// Tries everything for node `k`: epilogues of contractions that it reads, kernels of its other
     /// producers, constants, readers of the same data.
     fn visit(&mut self, k: usize) -> Result<()> {
-        if matches!(self.f.nodes[k], Node::Contraction(_)) {
+        let own = match self.f.nodes[k] {
+            Node::Contraction(_) => Some(Reason::IsContraction),
+            Node::Library(_) => Some(Reason::IsLibraryCall),
+            Node::Body(_) => None,
+        };
+        if let Some(reason) = own {
             for p in self.producers(k) {
-                self.refuse(p, k, Reason::IsContraction);
+                self.refuse(p, k, reason);
             }
             return Ok(());
         }

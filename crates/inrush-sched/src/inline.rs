@@ -147,6 +147,9 @@ pub(crate) fn inline(
             operand_of[c.a.buf.index()] = true;
             operand_of[c.b.buf.index()] = true;
         }
+        if let Node::Library(c) = node {
+            (c.inputs.iter()).for_each(|b| operand_of[b.index()] = true);
+        }
         infos.push(info(loops, k, kind, buffers, &deps, weights_only[k]));
     }
     let judge = Judge {
@@ -253,6 +256,7 @@ fn kind(loops: &Loops, node: &Node, buffers: &[BufId]) -> Kind {
 fn single(loops: &Loops, node: &Node) -> Result<(BufId, Option<Radices>), Option<Reason>> {
     let body = match node {
         Node::Contraction(_) => return Err(Some(Reason::IsContraction)),
+        Node::Library(_) => return Err(Some(Reason::IsLibraryCall)),
         Node::Body(b) if b.is_reduction() => return Err(None),
         Node::Body(b) => b,
     };
@@ -439,13 +443,14 @@ impl Judge<'_> {
                     == infos[k].exact
             }
             Node::Body(_) => infos[w].anchored && infos[w].exact == infos[k].exact,
+            Node::Library(_) => false,
         }
     }
 
     /// Decides if node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
     fn producer(&self, k: usize, infos: &[Info]) -> Verdict {
         let p = &infos[k];
-        if matches!(self.nodes[k], Node::Contraction(_)) {
+        if matches!(self.nodes[k], Node::Contraction(_) | Node::Library(_)) {
             return Err(None);
         }
         let buf = match p.result {
@@ -512,7 +517,7 @@ impl Judge<'_> {
         let split = self.tiles.is_some_and(|units| {
             (uses.iter()).any(|u| match &self.nodes[u.node] {
                 Node::Body(b) => has_few_rows(self.loops, b, units),
-                Node::Contraction(_) => false,
+                Node::Contraction(_) | Node::Library(_) => false,
             })
         });
         let repeat = self.options.inline_repeat.saturating_mul(1 + split as i64);

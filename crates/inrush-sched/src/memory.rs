@@ -251,6 +251,8 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
             }
             None
         }
+        // A library function may write its results before it has read its inputs.
+        Step::Library(_) => return false,
         Step::Kernel(g) => Some(g),
     };
     let bodies = step.bodies();

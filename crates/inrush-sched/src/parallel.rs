@@ -112,6 +112,8 @@ impl Refers for Node {
         match self {
             Node::Body(b) => b.import(import),
             Node::Contraction(c) => c.import(import),
+            // It names buffers only, not expressions.
+            Node::Library(_) => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The scheduler's result: kernels in order, and the place of every buffer.
 
 use inrush_expr::Expr;
-use inrush_loops::{Axis, Body, BufId, Bufs, Contraction, Loops, OriginId};
+use inrush_loops::{Axis, Body, BufId, Bufs, Contraction, LibraryCall, Loops, OriginId};
 
 use crate::Refusal;
 
@@ -89,6 +89,8 @@ pub enum Step {
     Kernel(Group),
     /// A matrix product or convolution with its fused epilogue.
     Contraction(Box<Contraction>),
+    /// A function of the runtime's library.
+    Library(Box<LibraryCall>),
 }
 
 /// A fused kernel: for each point of `axes`, the bodies run in order, each over its own remaining axes.
@@ -163,14 +165,17 @@ impl Step {
         match self {
             Step::Kernel(g) => &g.bodies,
             Step::Contraction(c) => std::slice::from_ref(&c.epilogue),
+            Step::Library(c) => std::slice::from_ref(&c.site),
         }
     }
 
     /// Buffers read, each once; what the step itself wrote before is included.
     pub fn reads(&self) -> Bufs {
         let mut out = Bufs::new();
-        if let Step::Contraction(c) = self {
-            add(&mut out, &[c.a.buf, c.b.buf]);
+        match self {
+            Step::Contraction(c) => add(&mut out, &[c.a.buf, c.b.buf]),
+            Step::Library(c) => add(&mut out, &c.inputs),
+            Step::Kernel(_) => {}
         }
         self.bodies().iter().for_each(|b| add(&mut out, &b.reads()));
         out
@@ -179,6 +184,9 @@ impl Step {
     /// Buffers written, each once.
     pub fn writes(&self) -> Bufs {
         let mut out = Bufs::new();
+        if let Step::Library(c) = self {
+            add(&mut out, &c.outputs);
+        }
         self.bodies()
             .iter()
             .for_each(|b| add(&mut out, &b.writes()));

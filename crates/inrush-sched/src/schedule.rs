@@ -92,7 +92,7 @@ fn steps(
     let mut kernels: Vec<(usize, Vec<group::Member>)> = Vec::with_capacity(units.len());
     for u in &units {
         let first = members(*u)[0] as usize;
-        if matches!(nodes[first], Node::Contraction(_)) {
+        if !matches!(nodes[first], Node::Body(_)) {
             continue;
         }
         let parts = members(*u).iter().map(|m| group::Member {
@@ -134,6 +134,7 @@ fn steps(
                 );
                 Step::Contraction(c)
             }
+            Node::Library(c) => Step::Library(c),
             Node::Body(_) => {
                 let formed = by_unit[u].take().expect("one for each kernel");
                 for local in formed.locals {

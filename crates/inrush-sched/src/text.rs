@@ -84,6 +84,7 @@ impl Plan {
         for step in self.load_steps.iter().chain(&self.steps) {
             match step {
                 Step::Contraction(c) => loops.nodes.push(Node::Contraction(c.clone())),
+                Step::Library(c) => loops.nodes.push(Node::Library(c.clone())),
                 Step::Kernel(g) => {
                     let axes: Vec<Expr> =
                         g.axes.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();

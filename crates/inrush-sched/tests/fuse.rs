@@ -16,7 +16,7 @@ fn plan(t: &str) -> Plan {
 fn kernel(p: &Plan, at: usize) -> &inrush_sched::Group {
     match &p.steps[at] {
         Step::Kernel(g) => g,
-        Step::Contraction(_) => panic!("a contraction"),
+        _ => panic!("no kernel"),
     }
 }
 

@@ -163,6 +163,9 @@ fn rename(node: &mut loops::Node, new: &impl Fn(BufId) -> BufId, from: OriginId,
         c.a.buf = new(c.a.buf);
         c.b.buf = new(c.b.buf);
     }
+    if let loops::Node::Library(c) = node {
+        (c.inputs.iter_mut().chain(&mut c.outputs)).for_each(|b| *b = new(*b));
+    }
     let body = node.body_mut();
     let origin = |o: &mut OriginId| {
         if *o == from {

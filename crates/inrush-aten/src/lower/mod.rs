@@ -29,11 +29,12 @@ use crate::view::{View, index};
 use crate::{Call, Route, lookup};
 use again::Again;
 use body::BodyBuilder;
-use inrush_base::{DType, Error, Result};
+use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_graph::{Arg, Graph, Input, InputKind, OutputValue, TensorType, Type, ValueId};
 use inrush_loops::{
-    Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, Loops, Node, Origin, OriginId,
+    Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, LibraryCall, Loops, Node, Origin,
+    OriginId,
 };
 use smallvec::{SmallVec, smallvec};
 use std::cell::OnceCell;
@@ -488,6 +489,65 @@ impl<'g> Lower<'g> {
         c.epilogue.origins = smallvec![self.origin];
         c.epilogue.name_checks();
         self.loops.nodes.push(Node::Contraction(Box::new(c)));
+    }
+
+    /// Adds a call of a library function. Inputs become row-major temporaries; the results are new ones of these dtypes and sizes.
+    pub fn library(
+        &mut self,
+        function: &str,
+        params: Vec<Scalar>,
+        inputs: &[Tensor],
+        results: &[(DType, Vec<Expr>)],
+    ) -> Vec<Tensor> {
+        let inputs = inputs.iter().map(|t| self.row_major(t).buf).collect();
+        let out: Vec<Tensor> = (results.iter())
+            .map(|(dtype, sizes)| {
+                let t = self.temp(*dtype, sizes);
+                self.set_row_major(t.buf);
+                t
+            })
+            .collect();
+        let site = Body {
+            origins: smallvec![self.origin],
+            ..Body::default()
+        };
+        self.loops.nodes.push(Node::Library(Box::new(LibraryCall {
+            function: function.to_string(),
+            params,
+            inputs,
+            outputs: out.iter().map(|t| t.buf).collect(),
+            site,
+        })));
+        out
+    }
+
+    /// Returns `t` as all of a row-major temporary: the result of another library function, else a copy.
+    fn row_major(&mut self, t: &Tensor) -> Tensor {
+        let buffer = &self.loops.buffers[t.buf.index()];
+        let temp = buffer.kind == BufferKind::Temp && buffer.layout.is_some();
+        if temp && t.is_whole(self.exprs, buffer) {
+            return t.clone();
+        }
+        let mut body = self.body(&t.sizes);
+        let at = body.outer();
+        let v = body.load(t, &at);
+        let copy = self.store_new(body, v, t.dtype, &t.sizes);
+        self.set_row_major(copy.buf);
+        copy
+    }
+
+    /// Lays a buffer out row by row.
+    fn set_row_major(&mut self, b: BufId) {
+        let e = self.exprs;
+        let sizes = &self.loops.buffers[b.index()].sizes;
+        let mut step = e.int(1);
+        let mut strides = vec![step; sizes.len()];
+        for (stride, size) in strides.iter_mut().zip(sizes).rev() {
+            *stride = step;
+            step = e.mul(step, *size);
+        }
+        let offset = e.int(0);
+        self.loops.buffers[b.index()].layout = Some(Layout { strides, offset });
     }
 
     /// `t` as all of a buffer: itself if it is that, else a copy.

@@ -106,10 +106,12 @@ impl Lower<'_> {
     /// The buffer of an output tensor. A buffer that is another output already, or belongs to the caller, is copied.
     fn output_buffer(&mut self, t: &Tensor, ty: &TensorType, taken: &mut Vec<BufId>) -> BufId {
         let mut own = self.own_buffer(t);
-        if taken.contains(&own.buf) {
+        let layout = self.layout_of(ty);
+        // A library function writes row by row, whatever the output's strides.
+        let given = self.loops.buffers[own.buf.index()].layout.as_ref();
+        if taken.contains(&own.buf) || given.is_some_and(|l| *l != layout) {
             own = self.copy(t);
         }
-        let layout = self.layout_of(ty);
         self.loops.buffers[own.buf.index()].layout = Some(layout);
         taken.push(own.buf);
         own.buf

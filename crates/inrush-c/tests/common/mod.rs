@@ -383,6 +383,7 @@ fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, S
                         let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
                         tasks.push(Task::Tile(c.clone(), kernel, f));
                     }
+                    Node::Library(_) => return Err("a library call".into()),
                 }
             }
         }
@@ -392,7 +393,7 @@ fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, S
                 .iter()
                 .map(|n| match n {
                     Node::Body(b) => b.clone(),
-                    Node::Contraction(_) => panic!("a contraction in a group"),
+                    _ => panic!("only bodies stand in a group"),
                 })
                 .collect();
             let locals: Vec<BufId> = locals.iter().map(|l| BufId::from_index(*l)).collect();

@@ -41,6 +41,10 @@ pub(super) fn sizes(program: &Program, symbols: &[i64]) -> Vec<i64> {
 pub(super) fn touched(step: &Step) -> Vec<u32> {
     match step {
         Step::Launch(l) => l.buffers.clone(),
+        Step::Library(c) => {
+            let all = c.inputs.iter().chain(&c.outputs);
+            all.map(|o| o.buffer).collect()
+        }
         Step::Contract(c) => {
             let mut out = vec![c.a, c.b];
             out.extend(&c.buffers);

@@ -151,6 +151,7 @@ fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
     let named = match step {
         Step::Launch(l) => &l.origins,
         Step::Contract(c) => &c.origins,
+        Step::Library(c) => &c.origins,
     };
     let Some(c) = c else {
         return escape(&named.join(", "));
@@ -189,8 +190,9 @@ fn steps(r: &Report, sizes: &[i64]) -> String {
         .enumerate()
         .map(|(k, s)| {
             let (kernel, what) = match s {
+                Step::Library(c) => (None, format!("library function {}", c.function)),
                 Step::Launch(l) => (
-                    l.kernel,
+                    Some(l.kernel),
                     format!(
                         "kernel, {} units of {}{}",
                         value(sizes, l.units),
@@ -207,10 +209,14 @@ fn steps(r: &Report, sizes: &[i64]) -> String {
                     let m = count(c.m.iter().map(|l| l.size).collect());
                     let n = count(c.n.iter().map(|l| l.size).collect());
                     let k = count(c.k.iter().map(|l| l.size).collect());
-                    (c.epilogue, format!("product, {batch} × {m} × {n} × {k}"))
+                    (
+                        Some(c.epilogue),
+                        format!("product, {batch} × {m} × {n} × {k}"),
+                    )
                 }
             };
-            let kernel = &p.kernels[kernel as usize];
+            let kernel = kernel.map(|k| &p.kernels[k as usize]);
+            let (title, symbol) = kernel.map_or(("library", ""), |k| (&k.title, &k.symbol));
             let touched: Vec<String> = (memory::touched(s).iter())
                 .map(|b| escape(&buffer(p, *b as usize)))
                 .collect();
@@ -223,9 +229,9 @@ fn steps(r: &Report, sizes: &[i64]) -> String {
                 format!("<span class=\"num\">{at}</span>"),
                 format!(
                     "<b>{}</b><br><span class=\"dim\">{}<br><code>{}</code></span>",
-                    escape(&kernel.title),
+                    escape(title),
                     escape(&what),
-                    escape(&kernel.symbol)
+                    escape(symbol)
                 ),
                 fused(r.compilation.as_ref(), k, s),
                 format!("<span class=\"dim\">{}</span>", touched.join(", ")),

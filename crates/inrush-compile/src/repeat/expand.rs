@@ -22,7 +22,8 @@ use super::fold::Folded;
 use inrush_aten::{Mark, Marks};
 use inrush_graph::{Graph, Type, ValueId};
 use inrush_loops::{
-    Access, Body, BufId, Buffer, BufferKind, Contraction, Loops, Origin, OriginId, Output, Stmt,
+    Access, Body, BufId, Buffer, BufferKind, Contraction, LibraryCall, Loops, Origin, OriginId,
+    Output, Stmt,
 };
 use inrush_sched::{Group, Plan, Refusal, Step};
 use rustc_hash::FxHashMap;
@@ -790,6 +791,17 @@ fn moved(
             b: access(&c.b)?,
             dtype: c.dtype,
             epilogue: body(&c.epilogue)?,
+        })),
+        Step::Library(c) => Step::Library(Box::new(LibraryCall {
+            function: c.function.clone(),
+            params: c.params.clone(),
+            inputs: c.inputs.iter().map(|b| buffer(*b)).collect::<Option<_>>()?,
+            outputs: c
+                .outputs
+                .iter()
+                .map(|b| buffer(*b))
+                .collect::<Option<_>>()?,
+            site: body(&c.site)?,
         })),
     })
 }

@@ -76,8 +76,11 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Reads a body or a contraction.
+    /// Reads a body, a contraction or a library call.
     pub fn node(&mut self) -> Result<Node> {
+        if self.s.eat_word("library")? {
+            return Ok(Node::Library(Box::new(self.library()?)));
+        }
         if self.s.eat_word("contraction")? {
             return Ok(Node::Contraction(Box::new(self.contraction()?)));
         }
@@ -348,6 +351,43 @@ impl<'a> Reader<'a> {
             dtype,
             epilogue,
         })
+    }
+
+    /// Reads `fft.r2c (1, false) b0 b1 -> b2 from o0`.
+    fn library(&mut self) -> Result<LibraryCall> {
+        let function = self.s.name()?;
+        self.s.expect("(")?;
+        let mut params = Vec::new();
+        while !self.s.eat(")")? {
+            if !params.is_empty() {
+                self.s.expect(",")?;
+            }
+            params.push(self.s.scalar()?);
+        }
+        let inputs = self.bufs()?;
+        self.s.expect("->")?;
+        let outputs = self.bufs()?;
+        let site = Body {
+            origins: self.from()?,
+            ..Body::default()
+        };
+        self.s.end_of_line()?;
+        Ok(LibraryCall {
+            function,
+            params,
+            inputs,
+            outputs,
+            site,
+        })
+    }
+
+    /// Reads buffers that stand one after the other.
+    fn bufs(&mut self) -> Result<Vec<BufId>> {
+        let mut out = Vec::new();
+        while matches!(self.s.peek()?, Token::Ident(w) if w != "from") {
+            out.push(self.buf()?);
+        }
+        Ok(out)
     }
 
     /// Reads `b0[i0, i1]`.

@@ -154,6 +154,10 @@ pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String
                 ));
             }
         }
+        Node::Library(c) => {
+            let line = format!("library {} {}{from}", show_name(&c.function), operands(c));
+            return out.push((Some(Place::Node(at)), line));
+        }
     }
     let body = n.body();
     let dtypes = body.dtypes(p);
@@ -162,6 +166,14 @@ pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String
         out.push((Some(Place::Stmt(at, s)), format!("  {text}")));
     }
     out.push((None, "}".into()));
+}
+
+/// `(1, false) b0 b1 -> b2`: parameters, inputs, outputs.
+fn operands(c: &LibraryCall) -> String {
+    let list = |all: &[BufId]| -> String { all.iter().map(|b| format!(" {b}")).collect() };
+    let params: Vec<String> = c.params.iter().map(|p| p.to_string()).collect();
+    let (inputs, outputs) = (list(&c.inputs), list(&c.outputs));
+    format!("({}){inputs} ->{outputs}", params.join(", "))
 }
 
 fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {

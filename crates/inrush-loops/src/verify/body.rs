@@ -238,7 +238,7 @@ impl<'a> Check<'a> {
                 Node::Contraction(c) => {
                     self.say(s, format!("the contraction sums in {}", c.dtype));
                 }
-                Node::Body(_) => self.say(s, "only the epilogue of a contraction has a sum"),
+                _ => self.say(s, "only the epilogue of a contraction has a sum"),
             },
             Stmt::Store {
                 buf,

@@ -64,7 +64,7 @@ impl Parser<'_> {
                 self.out.load_steps.push(step);
                 Ok(())
             }
-            "launch" | "contract" => {
+            "launch" | "contract" | "library" => {
                 let step = self.step()?;
                 self.out.steps.push(step);
                 Ok(())
@@ -426,6 +426,8 @@ impl Parser<'_> {
     fn step(&mut self) -> Result<Step> {
         if self.s.eat_word("launch")? {
             self.launch().map(Step::Launch)
+        } else if self.s.eat_word("library")? {
+            self.library().map(Step::Library)
         } else {
             self.contract().map(Step::Contract)
         }
@@ -459,6 +461,35 @@ impl Parser<'_> {
             beside: self.s.eat_word("beside")?,
             origins: self.origins()?,
         })
+    }
+
+    fn library(&mut self) -> Result<LibraryCall> {
+        Ok(LibraryCall {
+            function: self.s.name()?,
+            params: self.s.list(|s| Ok(s.scalar()?.into()))?,
+            inputs: self.operands()?,
+            outputs: {
+                self.s.expect("->")?;
+                self.operands()?
+            },
+            origins: self.origins()?,
+        })
+    }
+
+    /// Reads `[b0[2, s0], b1[]]`.
+    fn operands(&mut self) -> Result<Vec<Operand>> {
+        self.s.expect("[")?;
+        let mut out = Vec::new();
+        while !self.s.eat("]")? {
+            if !out.is_empty() {
+                self.s.expect(",")?;
+            }
+            out.push(Operand {
+                buffer: self.id("b")?,
+                sizes: self.sizes()?,
+            });
+        }
+        Ok(out)
     }
 
     fn contract(&mut self) -> Result<Contract> {

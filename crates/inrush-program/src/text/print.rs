@@ -164,6 +164,25 @@ fn step(sizes: &Sizes, s: &Step) -> String {
             if l.beside { " beside" } else { "" },
             names(&l.origins)
         ),
+        Step::Library(c) => {
+            let params: Vec<String> = (c.params.iter())
+                .map(|p| Scalar::from(*p).to_string())
+                .collect();
+            let list = |all: &[Operand]| {
+                let parts: Vec<String> = (all.iter())
+                    .map(|o| format!("b{}{}", o.buffer, sizes.list(&o.sizes)))
+                    .collect();
+                format!("[{}]", parts.join(", "))
+            };
+            format!(
+                "library {} [{}] {} -> {} from {}",
+                show_name(&c.function),
+                params.join(", "),
+                list(&c.inputs),
+                list(&c.outputs),
+                names(&c.origins)
+            )
+        }
         Step::Contract(c) => {
             let one = |l: &[Level]| {
                 let parts = l.iter().map(|l| (l.size, vec![l.stride]));

@@ -65,6 +65,7 @@ impl Parser<'_> {
         if !self.r.s.eat_word("kernel")? {
             return match self.r.node()? {
                 Node::Contraction(c) => Ok(Step::Contraction(c)),
+                Node::Library(c) => Ok(Step::Library(c)),
                 Node::Body(_) => Err(self.r.s.error("a body stands inside of a kernel")),
             };
         }
@@ -87,8 +88,8 @@ impl Parser<'_> {
             }
             match self.r.node()? {
                 Node::Body(b) => g.bodies.push(b),
-                Node::Contraction(_) => {
-                    return Err(self.r.s.error("a contraction is a step of its own"));
+                Node::Contraction(_) | Node::Library(_) => {
+                    return Err(self.r.s.error("only bodies stand inside of a kernel"));
                 }
             }
         }

@@ -50,6 +50,7 @@ fn step(loops: &Loops, at: usize, word: &str, s: &Step, out: &mut Vec<(Option<Li
             out.push((None, "}".into()));
         }
         Step::Contraction(c) => node(loops, at, 0, &Node::Contraction(c.clone()), word, out),
+        Step::Library(c) => node(loops, at, 0, &Node::Library(c.clone()), word, out),
     }
 }
 
@@ -70,7 +71,7 @@ fn node(
             Some(text::Place::Node(_)) => {
                 let place = match n {
                     Node::Body(_) => Line::Body(step, body),
-                    Node::Contraction(_) => Line::Step(step),
+                    Node::Contraction(_) | Node::Library(_) => Line::Step(step),
                 };
                 (Some(place), format!("{front}{line}"))
             }
