@@ -7,3 +7,4 @@ mod matrices;
 mod rnn;
 mod sort;
 mod support;
+mod torch;
