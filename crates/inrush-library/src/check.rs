@@ -21,12 +21,15 @@ pub(crate) struct Parts<'a, 'b, const I: usize, const O: usize> {
     pub outputs: &'b mut [Output<'a>; O],
     pub params: &'b [Scalar],
     pub pool: &'b Pool,
+    /// True if no output has elements. Other sizes of a batch may then be anything, so that loops over them may not end.
+    pub empty: bool,
 }
 
 impl<'a, 'b> Call<'a, 'b> {
     /// Splits a call of `I` inputs and `O` outputs into its parts. Refuses tensors whose bytes do not fit their sizes.
     pub(crate) fn parts<const I: usize, const O: usize>(&mut self) -> Result<Parts<'a, '_, I, O>> {
         self.check_tensors()?;
+        let empty = self.outputs.iter().all(|o| o.bytes.is_empty());
         let (given, written) = (self.inputs.len(), self.outputs.len());
         let counts = || {
             Error::input(format!(
@@ -38,6 +41,7 @@ impl<'a, 'b> Call<'a, 'b> {
             outputs: (&mut *self.outputs).try_into().map_err(|_| counts())?,
             params: self.params,
             pool: self.pool,
+            empty,
         })
     }
 

@@ -35,6 +35,9 @@ fn cholesky<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let a = a.elements::<T>()?;
     let l = Shared::new(l.elements::<T>()?);
     let info = Shared::new(info.elements::<i32>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let to = unsafe { l.part(at(i, n * n)) };

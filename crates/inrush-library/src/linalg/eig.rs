@@ -89,6 +89,9 @@ fn eig<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let im = Shared::new(im.elements::<T>()?);
     let vectors_re = Shared::new(vectors_re.elements::<T>()?);
     let vectors_im = Shared::new(vectors_im.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(16), |i| {
         if n == 0 {
             return Ok(());
@@ -169,6 +172,9 @@ fn eigvals<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let a = a.elements::<T>()?;
     let re = Shared::new(re.elements::<T>()?);
     let im = Shared::new(im.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(8), |i| {
         if n == 0 {
             return Ok(());

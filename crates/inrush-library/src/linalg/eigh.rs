@@ -90,6 +90,9 @@ fn eigh<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let a = a.elements::<T>()?;
     let values = Shared::new(values.elements::<T>()?);
     let vectors = Shared::new(vectors.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(4), |i| {
         if n == 0 {
             return Ok(());
@@ -115,6 +118,9 @@ fn eigvalsh<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     values.check_sizes(&batch.with(&[n]))?;
     let a = a.elements::<T>()?;
     let values = Shared::new(values.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(2), |i| {
         if n == 0 {
             return Ok(());

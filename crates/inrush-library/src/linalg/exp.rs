@@ -43,6 +43,9 @@ fn matrix_exp<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     out.check_sizes(a.sizes)?;
     let a = a.elements::<T>()?;
     let out = Shared::new(out.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(16), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let to = unsafe { out.part(at(i, n * n)) };

@@ -39,6 +39,9 @@ fn lstsq<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     x.check_sizes(&sizes)?;
     let (a, b) = (a.elements::<T>()?, b.elements::<T>()?);
     let x = Shared::new(x.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(8), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let x = unsafe { x.part(at(i, n * k)) };

@@ -142,6 +142,9 @@ fn lu_factor<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let lu = Shared::new(lu.elements::<T>()?);
     let pivots = Shared::new(pivots.elements::<i32>()?);
     let info = Shared::new(info.elements::<i32>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let (to, order) = unsafe { (lu.part(at(i, batch.len())), pivots.part(at(i, k))) };
@@ -181,6 +184,9 @@ fn lu_unpack<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let p = Shared::new(p.elements::<T>()?);
     let l = Shared::new(l.elements::<T>()?);
     let u = Shared::new(u.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, batch.len(), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let (p, l, u) = unsafe {

@@ -181,6 +181,9 @@ fn qr<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let a = a.elements::<T>()?;
     let q = Shared::new(q.elements::<T>()?);
     let r = Shared::new(r.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch), |i| {
         let mut held = zeros(m, n)?;
         copy(held.as_mut(), mat(&a[at(i, m * n)], m, n));
@@ -210,6 +213,9 @@ fn qr_r<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     r.check_sizes(&batch.with(&[k, n]))?;
     let a = a.elements::<T>()?;
     let r = Shared::new(r.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch), |i| {
         let mut held = zeros(m, n)?;
         copy(held.as_mut(), mat(&a[at(i, m * n)], m, n));

@@ -56,6 +56,9 @@ fn inv<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let a = a.elements::<T>()?;
     let inverse = Shared::new(inverse.elements::<T>()?);
     let info = Shared::new(info.elements::<i32>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch), |i| {
         let mut held = scratch::<T>(n * n)?;
         held.copy_from_slice(&a[at(i, n * n)]);
@@ -103,6 +106,9 @@ fn solve<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let (a, b) = (a.elements::<T>()?, b.elements::<T>()?);
     let x = Shared::new(x.elements::<T>()?);
     let info = Shared::new(info.elements::<i32>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(
         parts.pool,
         work(&batch).saturating_add(n * rows * cols),
@@ -145,6 +151,9 @@ fn solve_triangular<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     x.check_sizes(b.sizes)?;
     let (a, b) = (a.elements::<T>()?, b.elements::<T>()?);
     let x = Shared::new(x.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, n * rows * cols, |i| {
         let a = mat(&a[at(i, n * n)], n, n);
         // SAFETY: parts of different matrices are disjoint.

@@ -94,6 +94,9 @@ fn svd<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     let u = Shared::new(u.elements::<T>()?);
     let s = Shared::new(s.elements::<T>()?);
     let vh = Shared::new(vh.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(8), |i| {
         // SAFETY: parts of different matrices are disjoint.
         let (u, s, vh) = unsafe {
@@ -140,6 +143,9 @@ fn svdvals<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     s.check_sizes(&batch.with(&[k]))?;
     let a = a.elements::<T>()?;
     let s = Shared::new(s.elements::<T>()?);
+    if parts.empty {
+        return Ok(());
+    }
     batch.each(parts.pool, work(&batch).saturating_mul(4), |i| {
         if k == 0 {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::layer::{Layer, Sizes, State, values, write};
 use crate::check::{Params, refuse_dtype};
 use crate::parallel::{Shared, grain};
-use crate::{Call, Function, Input};
+use crate::{Call, Function, Input, Output};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::Pool;
 use std::ops::{Add, Mul, Range, Sub};
@@ -58,6 +58,11 @@ fn dispatch(call: &mut Call<'_, '_>, narrow: Run, wide: Run) -> Result<()> {
 /// Arithmetic of states.
 trait Number: State + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Copy {}
 impl<T: State + Add<Output = T> + Sub<Output = T> + Mul<Output = T> + Copy> Number for T {}
+
+/// Returns true if no output has elements. Nothing bounds the steps then, nor the rows of weights.
+fn is_empty(outputs: &[&mut Output<'_>]) -> bool {
+    outputs.iter().all(|o| o.bytes.is_empty())
+}
 
 /// Refuses another number of inputs.
 fn check_inputs(call: &Call<'_, '_>, want: usize) -> Result<()> {
@@ -121,13 +126,14 @@ fn lstm<S: Number>(call: &mut Call<'_, '_>) -> Result<()> {
     let hidden = i64::try_from(sizes.hidden).unwrap_or(i64::MAX);
     let state = i64::try_from(sizes.state).unwrap_or(i64::MAX);
     i[2].check_sizes(&[1, *batch, hidden])?;
+    if projection && state == 0 {
+        return Err(Error::input("a projection to no elements"));
+    }
     let w_hr = if projection { i.last().copied() } else { None };
     match &w_hr {
         Some(w) => w.check_sizes(&[state, hidden])?,
         None => i[1].check_sizes(&[1, *batch, hidden])?,
     }
-    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[5], &i[6])), sizes.rows())?;
-    let bias = sum(&b_ih, &b_hh);
     let [y, h, c] = &mut *call.outputs else {
         return Err(Error::input(format!(
             "{} outputs, not 3",
@@ -137,6 +143,11 @@ fn lstm<S: Number>(call: &mut Call<'_, '_>) -> Result<()> {
     y.check_sizes(&[*steps, *batch, state])?;
     h.check_sizes(&[1, *batch, state])?;
     c.check_sizes(&[1, *batch, hidden])?;
+    if is_empty(&[&mut *y, &mut *h, &mut *c]) {
+        return Ok(());
+    }
+    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[5], &i[6])), sizes.rows())?;
+    let bias = sum(&b_ih, &b_hh);
     let mut cells = values::<S>(&i[2])?;
     let layer = Layer {
         sizes,
@@ -210,10 +221,13 @@ fn gru<S: Number>(call: &mut Call<'_, '_>) -> Result<()> {
     let layer = layer(call, bias, reverse, 3)?;
     let sizes = layer.sizes;
     let i = call.inputs;
-    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[4], &i[5])), sizes.rows())?;
     let [y, h] = &mut *call.outputs else {
         return Err(Error::internal("outputs that were counted"));
     };
+    if is_empty(&[&mut *y, &mut *h]) {
+        return Ok(());
+    }
+    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[4], &i[5])), sizes.rows())?;
     let pool = call.pool;
     let (n, rows) = (sizes.hidden, sizes.rows());
     layer.run::<S>(pool, y, h, |x, u, state, next| {
@@ -249,11 +263,14 @@ fn elman<S: Number>(call: &mut Call<'_, '_>) -> Result<()> {
     let layer = layer(call, bias, reverse, 1)?;
     let sizes = layer.sizes;
     let i = call.inputs;
-    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[4], &i[5])), sizes.rows())?;
-    let bias = sum(&b_ih, &b_hh);
     let [y, h] = &mut *call.outputs else {
         return Err(Error::internal("outputs that were counted"));
     };
+    if is_empty(&[&mut *y, &mut *h]) {
+        return Ok(());
+    }
+    let [b_ih, b_hh] = biases::<S>(bias.then(|| (&i[4], &i[5])), sizes.rows())?;
+    let bias = sum(&b_ih, &b_hh);
     let pool = call.pool;
     let zero = S::of(0.0);
     layer.run::<S>(pool, y, h, |x, u, _, next| {

@@ -197,7 +197,9 @@ impl Layer<'_> {
         let mut state = values::<S>(&self.h0)?;
         let mut next = scratch::<S>(s.batch * s.hidden)?;
         let mut hidden = scratch::<S>(s.batch * rows)?;
-        let together = (AHEAD / (s.batch * rows).max(1)).clamp(1, s.steps.max(1));
+        // The same number of steps each time, but for a few at the end.
+        let most = (AHEAD / (s.batch * rows).max(1)).max(1);
+        let together = s.steps.div_ceil(s.steps.div_ceil(most).max(1)).max(1);
         let mut ahead = scratch::<S>(together * s.batch * rows)?;
         let mut inputs = scratch::<S>(together * s.batch * s.input)?;
         let of_inputs = self.product(pool, together * s.batch, s.input, rows, &w_ih)?;

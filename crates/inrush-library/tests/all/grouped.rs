@@ -100,6 +100,15 @@ fn malformed_calls_are_refused() {
     for ends in [vec![2, 7], vec![4, 2], vec![2], vec![1, 2, 3]] {
         refused("grouped_mm", &[&x, &w, &offs(&ends)], &[y], &[]);
     }
+    // Groups that no memory bounds: nothing is computed.
+    let none = Tensor::unwritten(DType::F32, &[1 << 50, 0, 0]);
+    call(
+        "grouped_mm",
+        &[&none, &none],
+        &[(DType::F32, &[1 << 50, 0, 0])],
+        &[],
+    )
+    .unwrap();
     let negative = Tensor::new(DType::I32, &[2], &[-1.0, 6.0]);
     refused("grouped_mm", &[&x, &w, &negative], &[y], &[]);
     let long = Tensor::new(DType::I64, &[2], &[2.0, 6.0]);

@@ -659,6 +659,14 @@ fn malformed_calls_are_refused() {
     refused("linalg.lstsq", &[&a, &flat], &[x], &[]);
     refused("linalg.lstsq", &[&wide, &rhs], &[x], &[]);
     refused("linalg.lstsq", &[&a, &rhs], &[m], &[]);
+    // A batch that no memory bounds: nothing is computed.
+    let none = Tensor::unwritten(DType::F64, &[1 << 50, 0, 0]);
+    let m0: Slot = (DType::F64, &[1 << 50, 0, 0]);
+    let v0: Slot = (DType::F64, &[1 << 50, 0]);
+    call("linalg.qr", &[&none], &[m0, m0], &[yes]).unwrap();
+    call("linalg.svd", &[&none], &[m0, v0, m0], &[yes]).unwrap();
+    call("linalg.eigh", &[&none], &[v0, m0], &[yes]).unwrap();
+    call("linalg.matrix_exp", &[&none], &[m0], &[]).unwrap();
     for bad in [0.0, 5.0, -1.0] {
         let pivots = Tensor::new(
             DType::I32,

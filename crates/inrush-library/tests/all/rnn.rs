@@ -259,6 +259,25 @@ fn malformed_calls_are_refused() {
             refused(name, &inputs, &[y, h], &params);
         }
     }
+    // Sizes that no memory bounds: nothing is computed.
+    let huge = 1 << 50;
+    let none = |sizes: &[i64]| Tensor::unwritten(DType::F32, sizes);
+    let (x, state) = (none(&[huge, 1, 0]), none(&[1, 1, 0]));
+    let (w_ih, w_hh) = (none(&[0, 0]), none(&[0, 0]));
+    let y: (DType, &[i64]) = (DType::F32, &[huge, 1, 0]);
+    let h: (DType, &[i64]) = (DType::F32, &[1, 1, 0]);
+    let inputs = [&x, &state, &w_ih, &w_hh];
+    call("rnn.gru", &inputs, &[y, h], &[flag(false), flag(false)]).unwrap();
+    let c0 = Tensor::draw(DType::F32, &[1, 1, 2], &mut rng);
+    let (w_ih, w_hh, w_hr) = (none(&[8, 0]), none(&[8, 0]), none(&[0, 2]));
+    let inputs = [&x, &state, &c0, &w_ih, &w_hh, &w_hr];
+    let c: (DType, &[i64]) = (DType::F32, &[1, 1, 2]);
+    refused(
+        "rnn.lstm",
+        &inputs,
+        &[y, h, c],
+        &[flag(false), flag(true), flag(false)],
+    );
     let ints = Tensor::new(DType::I64, &[1, 1, 1], &[1.0]);
     refused(
         "rnn.gru",
