@@ -257,7 +257,7 @@ fn check_memory(spec: &Input, strides: &[SizeId], sizes: &[i64], t: &Tensor) -> 
 }
 
 /// Refuses to write a tensor whose owner would not see it, or forbids it.
-pub fn check_writes(name: &str, t: &Tensor) -> Result<()> {
+pub fn check_writes(name: &dyn std::fmt::Display, t: &Tensor) -> Result<()> {
     let why = match t.storage.writes() {
         Writes::Seen => return Ok(()),
         Writes::Forbidden => "its memory is read-only",

@@ -72,7 +72,7 @@ impl Model {
                     t.sizes
                 )));
             }
-            bind::check_writes(&format!("output {k}"), t)?;
+            bind::check_writes(&format_args!("output {k}"), t)?;
         }
         Ok(())
     }
