@@ -83,6 +83,17 @@ pub enum Source {
     Object(Py<PyAny>),
 }
 
+impl Source {
+    /// Appends every integer expression in it.
+    pub fn ints(&self, out: &mut Vec<Expr>) {
+        match self {
+            Source::Int(e) => out.push(*e),
+            Source::List(l) => l.iter().for_each(|s| s.ints(out)),
+            _ => {}
+        }
+    }
+}
+
 /// A Python object's identity; objects of a graph live as long as it.
 pub fn key(object: &Bound<'_, PyAny>) -> usize {
     object.as_ptr() as usize
