@@ -199,164 +199,271 @@ impl Functions {
         out: Handle,
         results: &mut [Handle; 9],
     ) -> bool {
-        let maybe = |k: usize| match inputs.get(k) {
-            Some(h) if !h.is_null() => std::ptr::from_ref(h),
-            _ => std::ptr::null(),
+        let tensors = Tensors {
+            inputs,
+            out,
+            results: results.as_mut_ptr(),
         };
-        let scale_of = |s: &Option<f64>| s.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let r = results.as_mut_ptr();
-        // SAFETY: by the caller's promise; pointers to options and results are valid during the call.
+        // SAFETY: by the caller's promise.
         let rc = unsafe {
             match op {
-                LibraryOp::Mm => self.mm.map(|f| f(out, inputs[0], inputs[1])),
-                LibraryOp::Bmm => self.bmm.map(|f| f(out, inputs[0], inputs[1])),
+                LibraryOp::Mm => tensors.product(self.mm),
+                LibraryOp::Bmm => tensors.product(self.bmm),
                 LibraryOp::Addmm { beta, alpha } => {
-                    (self.addmm).map(|f| f(out, inputs[0], inputs[1], inputs[2], *beta, *alpha))
+                    tensors.product_and_sum(self.addmm, *beta, *alpha)
                 }
                 LibraryOp::Baddbmm { beta, alpha } => {
-                    (self.baddbmm).map(|f| f(out, inputs[0], inputs[1], inputs[2], *beta, *alpha))
+                    tensors.product_and_sum(self.baddbmm, *beta, *alpha)
                 }
-                LibraryOp::Convolution {
-                    stride,
-                    padding,
-                    dilation,
-                    transposed,
-                    output_padding,
-                    groups,
-                } => self.convolution.map(|f| {
-                    f(
-                        inputs[0],
-                        inputs[1],
-                        maybe(2),
-                        stride.as_ptr(),
-                        stride.len() as i64,
-                        padding.as_ptr(),
-                        padding.len() as i64,
-                        dilation.as_ptr(),
-                        dilation.len() as i64,
-                        i32::from(*transposed),
-                        output_padding.as_ptr(),
-                        output_padding.len() as i64,
-                        *groups,
-                        r,
-                    )
-                }),
-                LibraryOp::ConvolutionBackward {
-                    bias_sizes,
-                    stride,
-                    padding,
-                    dilation,
-                    transposed,
-                    output_padding,
-                    groups,
-                    wanted,
-                } => self.convolution_backward.map(|f| {
-                    let bias = bias_sizes.as_ref().map(|b| b.as_ptr());
-                    let mask: Vec<i32> = wanted.iter().map(|w| i32::from(*w)).collect();
-                    f(
-                        inputs[0],
-                        inputs[1],
-                        inputs[2],
-                        bias.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-                        bias_sizes.as_ref().map_or(0, |b| b.len() as i64),
-                        stride.as_ptr(),
-                        stride.len() as i64,
-                        padding.as_ptr(),
-                        padding.len() as i64,
-                        dilation.as_ptr(),
-                        dilation.len() as i64,
-                        i32::from(*transposed),
-                        output_padding.as_ptr(),
-                        output_padding.len() as i64,
-                        *groups,
-                        mask.as_ptr(),
-                        mask.len() as i64,
-                        r,
-                        r.add(1),
-                        r.add(2),
-                    )
-                }),
-                LibraryOp::FlashAttention {
-                    dropout,
-                    causal,
-                    debug_mask,
-                    scale,
-                } => self.flash.map(|f| {
-                    let mut numbers = [0i64; 2];
-                    let n = numbers.as_mut_ptr();
-                    f(
-                        inputs[0],
-                        inputs[1],
-                        inputs[2],
-                        *dropout,
-                        i32::from(*causal),
-                        i32::from(*debug_mask),
-                        scale_of(scale),
-                        r,
-                        r.add(1),
-                        r.add(2),
-                        r.add(3),
-                        n,
-                        n.add(1),
-                        r.add(6),
-                        r.add(7),
-                        r.add(8),
-                    )
-                }),
-                LibraryOp::EfficientAttention {
-                    log_sum,
-                    dropout,
-                    causal,
-                    scale,
-                } => self.efficient.map(|f| {
-                    f(
-                        inputs[0],
-                        inputs[1],
-                        inputs[2],
-                        maybe(3),
-                        i32::from(*log_sum),
-                        *dropout,
-                        i32::from(*causal),
-                        scale_of(scale),
-                        r,
-                        r.add(1),
-                        r.add(2),
-                        r.add(3),
-                    )
-                }),
-                LibraryOp::CudnnAttention {
-                    log_sum,
-                    dropout,
-                    causal,
-                    debug_mask,
-                    scale,
-                } => self.cudnn.map(|f| {
-                    let mut numbers = [0i64; 2];
-                    let n = numbers.as_mut_ptr();
-                    f(
-                        inputs[0],
-                        inputs[1],
-                        inputs[2],
-                        maybe(3),
-                        i32::from(*log_sum),
-                        *dropout,
-                        i32::from(*causal),
-                        i32::from(*debug_mask),
-                        scale_of(scale),
-                        r,
-                        r.add(1),
-                        r.add(2),
-                        r.add(3),
-                        n,
-                        n.add(1),
-                        r.add(6),
-                        r.add(7),
-                        r.add(8),
-                    )
-                }),
+                LibraryOp::Convolution { .. } => tensors.convolution(self.convolution, op),
+                LibraryOp::ConvolutionBackward { .. } => {
+                    tensors.convolution_backward(self.convolution_backward, op)
+                }
+                LibraryOp::FlashAttention { .. } => tensors.flash_attention(self.flash, op),
+                LibraryOp::EfficientAttention { .. } => {
+                    tensors.efficient_attention(self.efficient, op)
+                }
+                LibraryOp::CudnnAttention { .. } => tensors.cudnn_attention(self.cudnn, op),
             }
         };
         rc == Some(0)
+    }
+}
+
+/// Returns a list of numbers as C takes it: where it starts, and its length.
+fn list<T>(l: &[T]) -> (*const T, i64) {
+    (l.as_ptr(), l.len() as i64)
+}
+
+/// Returns an optional value as C takes it.
+fn pointer<T>(value: &Option<T>) -> *const T {
+    value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+/// Tensors of a call. Each method calls one type of function with the constants of an operator, and
+/// returns its code; `None` if there is no function.
+///
+/// All are unsafe for one reason: handles are of live tensors, as many as the operator takes.
+/// Pointers to constants and results are valid during the call.
+struct Tensors<'a> {
+    inputs: &'a [Handle],
+    out: Handle,
+    /// Nine handles.
+    results: *mut Handle,
+}
+
+impl Tensors<'_> {
+    /// Returns an operand that may be left out.
+    fn maybe(&self, k: usize) -> Maybe {
+        match self.inputs.get(k) {
+            Some(h) if !h.is_null() => std::ptr::from_ref(h),
+            _ => std::ptr::null(),
+        }
+    }
+
+    /// Returns where result `k` goes.
+    fn result(&self, k: usize) -> Out {
+        debug_assert!(k < 9);
+        self.results.wrapping_add(k)
+    }
+
+    unsafe fn product(&self, f: Option<Two>) -> Option<Rc> {
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe { f(self.out, self.inputs[0], self.inputs[1]) })
+    }
+
+    unsafe fn product_and_sum(&self, f: Option<Three>, beta: f64, alpha: f64) -> Option<Rc> {
+        let i = self.inputs;
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe { f(self.out, i[0], i[1], i[2], beta, alpha) })
+    }
+
+    unsafe fn convolution(&self, f: Option<Convolution>, op: &LibraryOp) -> Option<Rc> {
+        let LibraryOp::Convolution {
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+        } = op
+        else {
+            return None;
+        };
+        let (stride, strides) = list(stride);
+        let (padding, paddings) = list(padding);
+        let (dilation, dilations) = list(dilation);
+        let (output_padding, output_paddings) = list(output_padding);
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe {
+            f(
+                self.inputs[0],
+                self.inputs[1],
+                self.maybe(2),
+                stride,
+                strides,
+                padding,
+                paddings,
+                dilation,
+                dilations,
+                i32::from(*transposed),
+                output_padding,
+                output_paddings,
+                *groups,
+                self.result(0),
+            )
+        })
+    }
+
+    unsafe fn convolution_backward(
+        &self,
+        f: Option<ConvolutionBackward>,
+        op: &LibraryOp,
+    ) -> Option<Rc> {
+        let LibraryOp::ConvolutionBackward {
+            bias_sizes,
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            wanted,
+        } = op
+        else {
+            return None;
+        };
+        let bias = bias_sizes.as_ref().map(|b| b.as_ptr());
+        let mask: Vec<i32> = wanted.iter().map(|w| i32::from(*w)).collect();
+        let (stride, strides) = list(stride);
+        let (padding, paddings) = list(padding);
+        let (dilation, dilations) = list(dilation);
+        let (output_padding, output_paddings) = list(output_padding);
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe {
+            f(
+                self.inputs[0],
+                self.inputs[1],
+                self.inputs[2],
+                pointer(&bias),
+                bias_sizes.as_ref().map_or(0, |b| b.len() as i64),
+                stride,
+                strides,
+                padding,
+                paddings,
+                dilation,
+                dilations,
+                i32::from(*transposed),
+                output_padding,
+                output_paddings,
+                *groups,
+                mask.as_ptr(),
+                mask.len() as i64,
+                self.result(0),
+                self.result(1),
+                self.result(2),
+            )
+        })
+    }
+
+    unsafe fn flash_attention(&self, f: Option<Flash>, op: &LibraryOp) -> Option<Rc> {
+        let LibraryOp::FlashAttention {
+            dropout,
+            causal,
+            debug_mask,
+            scale,
+        } = op
+        else {
+            return None;
+        };
+        let [mut longest_query, mut longest_key] = [0i64; 2];
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe {
+            f(
+                self.inputs[0],
+                self.inputs[1],
+                self.inputs[2],
+                *dropout,
+                i32::from(*causal),
+                i32::from(*debug_mask),
+                pointer(scale),
+                self.result(0),
+                self.result(1),
+                self.result(2),
+                self.result(3),
+                &mut longest_query,
+                &mut longest_key,
+                self.result(6),
+                self.result(7),
+                self.result(8),
+            )
+        })
+    }
+
+    unsafe fn efficient_attention(&self, f: Option<Efficient>, op: &LibraryOp) -> Option<Rc> {
+        let LibraryOp::EfficientAttention {
+            log_sum,
+            dropout,
+            causal,
+            scale,
+        } = op
+        else {
+            return None;
+        };
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe {
+            f(
+                self.inputs[0],
+                self.inputs[1],
+                self.inputs[2],
+                self.maybe(3),
+                i32::from(*log_sum),
+                *dropout,
+                i32::from(*causal),
+                pointer(scale),
+                self.result(0),
+                self.result(1),
+                self.result(2),
+                self.result(3),
+            )
+        })
+    }
+
+    unsafe fn cudnn_attention(&self, f: Option<Cudnn>, op: &LibraryOp) -> Option<Rc> {
+        let LibraryOp::CudnnAttention {
+            log_sum,
+            dropout,
+            causal,
+            debug_mask,
+            scale,
+        } = op
+        else {
+            return None;
+        };
+        let [mut longest_query, mut longest_key] = [0i64; 2];
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe {
+            f(
+                self.inputs[0],
+                self.inputs[1],
+                self.inputs[2],
+                self.maybe(3),
+                i32::from(*log_sum),
+                *dropout,
+                i32::from(*causal),
+                i32::from(*debug_mask),
+                pointer(scale),
+                self.result(0),
+                self.result(1),
+                self.result(2),
+                self.result(3),
+                &mut longest_query,
+                &mut longest_key,
+                self.result(6),
+                self.result(7),
+                self.result(8),
+            )
+        })
     }
 }
 
