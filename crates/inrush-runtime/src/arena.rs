@@ -1,16 +1,16 @@
-//! Memory for the intermediates of a call: lent to one call at a time, shared by all models of the process.
+//! Arenas for the intermediates of calls: each belongs to one call at a time, and all models of the process share them.
 //!
-//! Blocks are kept between calls. Fresh memory costs a page fault for every 4 KiB, which for 64 MiB is more than filling
-//! them ten times over; and a model that is not running holds none.
+//! Blocks are kept between calls. Fresh memory costs a page fault for every 4 KiB: for 64 MiB more than filling them
+//! ten times. A model that is not running holds no block.
 
 use crate::tensor::Storage;
 use inrush_base::Result;
 use std::sync::{Mutex, MutexGuard};
 
-/// Blocks that nobody uses, smallest first.
+/// Free blocks, smallest first.
 static FREE: Mutex<Vec<Storage>> = Mutex::new(Vec::new());
 
-/// Blocks that are kept: as many calls may run side by side without allocating.
+/// Blocks that are kept: as many calls can run in parallel without allocating.
 const KEPT: usize = 8;
 
 fn free() -> MutexGuard<'static, Vec<Storage>> {
@@ -21,7 +21,7 @@ fn free() -> MutexGuard<'static, Vec<Storage>> {
 pub(crate) struct Arena(Option<Storage>);
 
 impl Arena {
-    /// A block of at least this many bytes with unspecified contents; none for zero.
+    /// Returns a block of at least this many bytes with unspecified contents; `None` for zero.
     ///
     /// # Errors
     /// A machine error when there is no memory.
@@ -32,7 +32,7 @@ impl Arena {
         let known = {
             let mut free = free();
             let fits = free.partition_point(|s| s.len() < bytes);
-            // Where none fits, the largest makes room for one that does.
+            // If none fits, the largest is freed and a larger one allocated.
             (fits < free.len())
                 .then(|| free.remove(fits))
                 .or_else(|| free.pop())
@@ -61,7 +61,7 @@ impl Drop for Arena {
         let at = free.partition_point(|s| s.len() < block.len());
         free.insert(at, block);
         if free.len() > KEPT {
-            // Outside of the lock: giving memory back takes its time.
+            // Outside of the lock: freeing memory takes time.
             let smallest = free.remove(0);
             std::mem::drop(free);
             std::mem::drop(smallest);

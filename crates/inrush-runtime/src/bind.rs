@@ -24,7 +24,7 @@ pub fn symbols(program: &Program, inputs: &[Value], out: &mut Vec<i64>) -> Resul
     Ok(())
 }
 
-/// Every input is of the kind, dtype and rank that the program expects.
+/// Checks that every input has the kind, dtype and rank that the program expects.
 fn check_inputs(program: &Program, inputs: &[Value]) -> Result<()> {
     if inputs.len() != program.inputs.len() {
         let names: Vec<&str> = program.inputs.iter().map(|i| i.name.as_str()).collect();
@@ -165,7 +165,7 @@ pub fn sizes(program: &Program, symbols: &[i64]) -> Result<Vec<i64>> {
     }
 }
 
-/// Every tensor has the sizes that the program expects, and every guard holds.
+/// Checks that every tensor has the sizes that the program expects, and that every guard holds.
 pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]) -> Result<()> {
     for (spec, value) in program.inputs.iter().zip(inputs) {
         match (&spec.ty, value) {
@@ -240,7 +240,8 @@ fn check_sizes(
     Ok(())
 }
 
-/// A program that counts positions in an input's memory gets that memory, not a copy laid out for it.
+/// Refuses an input in another layout than the program's, where the program addresses its memory by position (`as_strided`):
+/// a copy in the right layout would be other memory.
 fn check_memory(spec: &Input, strides: &[SizeId], sizes: &[i64], t: &Tensor) -> Result<()> {
     if spec.reads == Reads::Elements {
         return Ok(());
@@ -282,7 +283,7 @@ fn begins_later(name: &str, offset: usize) -> Error {
     ))
 }
 
-/// Sizes that depend on no symbol; what is computed at load time uses these.
+/// Evaluates the sizes that depend on no symbol; `None` for all others. Load steps use these.
 pub fn constant_sizes(program: &Program) -> Vec<Option<i64>> {
     evaluate_known(&program.sizes, &[])
 }

@@ -18,7 +18,7 @@ pub struct Cache {
     dir: PathBuf,
 }
 
-/// What `inrush cache` and `inrush doctor` report.
+/// The cache's contents in numbers, for `inrush cache` and `inrush doctor`.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     pub entries: usize,
@@ -64,7 +64,7 @@ impl Cache {
         ))
     }
 
-    /// The file of `key`, and whether it was there. `build` makes it inside a fresh directory and returns its path.
+    /// Returns the file of `key`, and true if it was there. `build` makes it inside a fresh directory and returns its path.
     pub fn get_or_build(
         &self,
         key: &str,
@@ -108,8 +108,8 @@ impl Cache {
         Ok((path, false))
     }
 
-    /// Removes the folders of builds that were killed: those that nothing was made in for `age`. What cannot be removed
-    /// stays, it is in nobody's way.
+    /// Removes the folders of builds that were killed: those that nothing was made in for `age`. A folder that cannot be
+    /// removed stays, which does no harm.
     fn sweep(&self, age: Duration) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let left = entry.file_name().to_string_lossy().starts_with(BUILD);
@@ -121,7 +121,7 @@ impl Cache {
         }
     }
 
-    /// The entry exists and its digest is what was written beside it.
+    /// Returns true if the entry exists and has the digest that was stored with it.
     fn is_sound(&self, path: &Path) -> bool {
         let Ok(sum) = fs::read(path.with_extension("sum")) else {
             return false;
@@ -171,7 +171,7 @@ impl Cache {
     }
 }
 
-/// Removes a folder that lies where a file belongs, which is damage like any other.
+/// Removes a folder in the place of a file, which is damage like any other.
 fn vacate(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

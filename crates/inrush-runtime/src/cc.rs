@@ -9,18 +9,18 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-/// A compiler that takes longer for one piece hangs: the slowest pieces that were seen take seconds.
+/// Time limit of one compilation. A compiler that takes longer hangs: the slowest pieces take seconds.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// A C compiler that was found on this machine.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     pub path: PathBuf,
-    /// Tells one compiler from another in cache keys: path, size and time of the executable.
+    /// Identifies the compiler in cache keys: path, size and time of the executable.
     identity: String,
 }
 
-/// What decides the machine code besides the source.
+/// The target of a build, which decides the machine code together with the source.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub isa: Isa,
@@ -32,7 +32,7 @@ pub struct Target {
 #[derive(Clone, Debug)]
 pub struct Built {
     pub path: PathBuf,
-    /// Whether the object came from the cache.
+    /// True if the object came from the cache.
     pub cached: bool,
 }
 
@@ -91,7 +91,8 @@ impl Compiler {
         self.build_unless(pieces, target, cache, None)
     }
 
-    /// The same, until another thread stops it, which is an error too. Signals of the terminal do not reach the compiler then.
+    /// Builds as [`Compiler::build`] does, until another thread cancels it, which is an error too. With `cancel` the compiler gets
+    /// no signals of the terminal.
     pub fn build_unless(
         &self,
         pieces: &[String],
@@ -169,7 +170,7 @@ impl Compiler {
     }
 }
 
-/// Whether glibc's vector math library with its full set of functions (2.35 and later) is on this machine.
+/// Returns true if this machine has glibc's vector math library with its full set of functions (2.35 and later).
 pub fn has_vector_math() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {

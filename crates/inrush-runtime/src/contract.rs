@@ -122,7 +122,7 @@ pub(crate) fn pack(
         if !c.n.iter().all(level) {
             return Ok(None);
         }
-        // All but the number of images decides how filters are packed.
+        // The packing of filters depends on everything but the number of images.
         let images = c.m.len().saturating_sub(2);
         let convolution = c.m[images..].iter().all(level);
         let ptr = Operand::new(program, c.b, offset).at(base);

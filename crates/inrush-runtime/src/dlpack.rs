@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The most dimensions that a tensor from outside may have: what PyTorch allows.
 const MAX_RANK: usize = 64;
 
-/// One row a dtype: the code and bits of DLPack.
+/// DLPack's code and bits of each dtype.
 const DTYPES: &[(DType, DLDataTypeCode, u8)] = &[
     (DType::Bool, DLDataTypeCode::BOOL, 8),
     (DType::U8, DLDataTypeCode::UINT, 8),
@@ -64,15 +64,15 @@ pub fn dtype(t: DLDataType) -> Result<DType> {
     })
 }
 
-/// Where a borrowed tensor may be copied to.
+/// How a borrowed tensor is used, which decides if a copy will do.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub enum Borrow {
     /// Read, or written by a model that writes its inputs. A tensor with negative strides or misaligned elements is copied, and
     /// cannot be written.
     Input,
-    /// Likewise, of memory that must not be written.
+    /// As an input, in memory that must not be written.
     ReadOnly,
-    /// Written: such a tensor is refused.
+    /// Written. A tensor that would have to be copied is refused.
     Output,
 }
 

@@ -1,5 +1,5 @@
-//! The executor. A call reads its symbols, takes a prepared plan for them (or prepares one), then only issues work:
-//! no hashing, no string work, no allocation besides outputs once shapes have been seen.
+//! The executor. A call reads its symbols, finds the plan that was prepared for them (or prepares one), and issues its steps.
+//! For shapes that were seen it hashes nothing, handles no strings, and allocates only outputs.
 
 use crate::arena::Arena;
 use crate::bind;
@@ -16,14 +16,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Work below this many bytes (or their equivalent) is not worth waking a second thread.
+/// Work in bytes (or their equivalent) below which a second thread does not pay off.
 pub(crate) const SERIAL_COST: i64 = 48 << 10;
 /// A thread takes at least this much at a time.
 pub(crate) const CHUNK_COST: i64 = 24 << 10;
 /// Prepared plans kept per model; the oldest goes first.
 const MAX_PREPARED: usize = 64;
 
-/// What does not change between calls with the same symbol values.
+/// Invariants of calls with the same symbol values.
 pub(crate) struct Prepared {
     pub symbols: Vec<i64>,
     /// Threads that work is cut for; a host may change it between calls.
@@ -33,9 +33,9 @@ pub(crate) struct Prepared {
     steps: Vec<Ready>,
     /// How many of the program's steps each of `steps` is.
     spans: Vec<usize>,
-    /// Of each buffer that is in the arena, for poisoned calls.
+    /// Extents of buffers in the arena, for poisoned calls.
     extents: Vec<Option<Extent>>,
-    /// Some step is shared out among threads.
+    /// True if some step runs on several threads.
     shared: bool,
     /// Bytes of each output's storage; zero for outputs that are no tensors or share another's.
     pub output_bytes: Vec<usize>,
@@ -43,7 +43,7 @@ pub(crate) struct Prepared {
     places: Vec<Where>,
 }
 
-/// Where a buffer is in the arena.
+/// A buffer's place in the arena.
 #[derive(Copy, Clone)]
 pub(crate) struct Extent {
     pub offset: usize,
@@ -70,7 +70,7 @@ enum Ready {
         serial: bool,
         scratch: usize,
     },
-    /// Launches side by side.
+    /// Independent launches, fused into one parallel region.
     Together(Box<Together>),
     /// With its position, which is that of its packed operand.
     Contract(Box<PlannedContraction>, usize),
@@ -78,7 +78,7 @@ enum Ready {
     Nothing,
 }
 
-/// What a call borrows and gives back.
+/// Lists that one call at a time uses, kept so that calls do not allocate them.
 #[derive(Default)]
 pub(crate) struct Frame {
     /// By buffer.
@@ -93,7 +93,7 @@ pub(crate) struct Frame {
 // SAFETY: the pointers are rewritten at the start of each call.
 unsafe impl Send for Frame {}
 
-/// What a call used, for reports.
+/// Memory and time that a call used, for reports.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct CallStats {
     /// Arena, scratch and outputs together.
@@ -284,7 +284,7 @@ impl Model {
         let unit_cost = sizes[l.unit_cost.0 as usize].max(1);
         let total = unit_cost.saturating_mul(units);
         let serial = l.serial || total <= SERIAL_COST || self.bound.pool.threads() == 1;
-        // A few chunks a thread even out their speeds.
+        // A few chunks for each thread balance threads of different speed.
         let up = |a: i64, b: i64| (a - 1) / b + 1;
         let even = up(units, 4 * self.bound.pool.threads() as i64);
         let grain = even.max(up(CHUNK_COST, unit_cost)).clamp(1, units);
@@ -393,8 +393,8 @@ impl Model {
         Ok(storage)
     }
 
-    /// Places every buffer and runs the steps. `inputs` and `outputs` are addresses by position; those of integers and of
-    /// outputs without storage of their own are not looked at. `fences` are looked at in poisoned calls.
+    /// Finds the address of every buffer and runs the steps. `inputs` and `outputs` are addresses by position; those of integers
+    /// and of outputs without storage of their own are ignored. Poisoned calls check `fences`.
     pub(crate) fn issue(
         &self,
         p: &Prepared,
@@ -634,7 +634,7 @@ impl Model {
     }
 }
 
-/// Where each buffer is in a block, by the offset of its owner, if that is in the block.
+/// Returns the extent of each buffer in a block, by the offset of its owner; `None` for owners outside the block.
 fn extents(
     p: &inrush_program::Program,
     offsets: &[Option<usize>],
@@ -651,7 +651,7 @@ fn extents(
         .collect()
 }
 
-/// What stands for a kernel's code when there is no memory for its scratch.
+/// The return code of a kernel that did not run for lack of scratch memory.
 const NO_SCRATCH: i32 = -1;
 
 /// Calls `f` with `bytes` of scratch that belong to this thread; null for none. Kept between calls.

@@ -43,7 +43,7 @@ impl Model {
         })
     }
 
-    /// Every tensor that the call gives has a tensor of its dtype and sizes to go to.
+    /// Checks that every output of the call has a tensor of its dtype and sizes.
     fn check_outputs(&self, p: &Prepared, outputs: &[Value]) -> Result<()> {
         let wanted = &self.program().outputs;
         if wanted.len() != outputs.len() {

@@ -1,4 +1,4 @@
-//! A loaded model: program, machine code, weights, and what is computed from weights once.
+//! A loaded model: program, machine code, weights, and results of load steps.
 
 use crate::poison;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
@@ -14,7 +14,7 @@ pub(crate) type KernelFn = unsafe extern "C" fn(*const *mut u8, *const i64, i64,
 /// The entry of any function of the shared object; cast to its type where it is called.
 pub(crate) type Symbol = unsafe extern "C" fn();
 
-/// What a model is made of.
+/// The parts of a model.
 pub struct Parts<'a> {
     pub program: Program,
     /// The shared object with the program's kernels.
@@ -24,8 +24,7 @@ pub struct Parts<'a> {
     pub pool: Arc<Pool>,
 }
 
-/// A program with its weights bound and laid out. None of that needs machine code, so a host does it while the C compiler
-/// runs.
+/// A program with its weights bound and packed. Binding needs no machine code, so a host does it while the C compiler runs.
 #[derive(Clone)]
 pub struct Bound {
     pub(crate) program: Arc<Program>,
@@ -56,7 +55,7 @@ pub(crate) struct Code {
     _library: libloading::Library,
 }
 
-/// Base addresses of buffers that outlive calls, and the memory behind them.
+/// Base addresses of buffers that outlive calls, and the memory that they are in.
 pub(crate) struct State {
     /// By buffer; null where the buffer belongs to a call.
     pub base: Vec<*mut u8>,
@@ -164,12 +163,12 @@ impl Model {
         self
     }
 
-    /// Threads that a call would run on now.
+    /// Returns the number of threads that a call uses now.
     pub fn threads(&self) -> usize {
         self.bound.pool.threads()
     }
 
-    /// A weight or buffer as it stands now: calls may have changed it. A copy.
+    /// Returns a copy of a weight or buffer with its present contents, which calls may have changed.
     pub fn weight(&self, name: &str) -> Option<Tensor> {
         let _guard = self.lock_state();
         let (id, b, w) =
@@ -217,7 +216,7 @@ impl Model {
         found.is_some()
     }
 
-    /// The source that the model's weights come from.
+    /// Returns the source of the model's weights.
     pub fn weights(&self) -> &Arc<dyn WeightSource> {
         &self.bound.weights
     }
@@ -252,8 +251,8 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Packs the operands that never change and whose storage has such a place: of each contraction the right-hand side, or the
-    /// left one where the right one belongs to a call.
+    /// Packs constant operands whose storage is `wanted`: of each contraction the right-hand side, or the left one if the right
+    /// one belongs to a call.
     fn pack(&mut self, wanted: impl Fn(&Place) -> bool) -> Result<()> {
         let sizes = crate::bind::constant_sizes(&self.program);
         let State { base, packed, .. } = Arc::get_mut(&mut self.state)
@@ -306,7 +305,7 @@ impl Bound {
     }
 }
 
-/// What a model that draws random numbers starts from.
+/// The seed of a model that draws random numbers.
 const FIRST_SEED: WeightView<'static> = WeightView {
     dtype: DType::I64,
     sizes: &[1],
@@ -314,7 +313,7 @@ const FIRST_SEED: WeightView<'static> = WeightView {
     bytes: &[0; 8],
 };
 
-/// The buffer that owns the storage of `b`, and its place.
+/// Returns the buffer that owns the storage of `b`, and its place.
 pub(crate) fn root(program: &Program, mut b: BufferId) -> (BufferId, &Place) {
     loop {
         match &program.buffers[b as usize].place {
@@ -347,7 +346,7 @@ fn load_code(program: &Program, object: &Path) -> Result<Code> {
     })
 }
 
-/// A block of zeros, or of poison.
+/// Returns a block of zeros, or of poison.
 fn blank(len: usize) -> Result<Storage> {
     if poison::enabled() {
         Storage::uninit(len)
@@ -356,7 +355,7 @@ fn blank(len: usize) -> Result<Storage> {
     }
 }
 
-/// Base address of every weight and persistent buffer.
+/// Returns the base address of every weight and persistent buffer.
 fn bind_weights(
     program: &Program,
     weights: &dyn WeightSource,
@@ -398,7 +397,7 @@ fn bind_weights(
                 if same && aligned && !b.written {
                     base[id] = view.bytes.as_ptr() as *mut u8;
                 } else {
-                    // Lies otherwise than compiled for, or is written by calls: an own copy.
+                    // It has another layout than the program expects, or calls write it: a copy.
                     let want = extent(&w.sizes, &w.strides)
                         .and_then(|n| n.checked_mul(view.dtype.size()))
                         .ok_or_else(|| {

@@ -43,7 +43,7 @@ impl Model {
             )));
         }
         package.check_weights()?;
-        // The loader wants a file of its own; it goes when the code has been mapped.
+        // The loader needs a file. It is removed once the code is mapped.
         let folder = std::env::temp_dir();
         let fail = |e: std::io::Error| {
             Error::machine(format!(

@@ -9,7 +9,7 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_program::{InputType, Output, Place, Program, Reads, SizeId};
 use std::sync::Arc;
 
-/// Everything about a call that depends on the values of its symbols only.
+/// A prepared call: all that depends only on the values of its symbols.
 pub struct CallPlan {
     prepared: Arc<Prepared>,
     inputs: Vec<Option<PlannedInput>>,
@@ -21,13 +21,13 @@ pub struct CallPlan {
 pub struct PlannedInput {
     pub dtype: DType,
     pub sizes: Vec<i64>,
-    /// In elements. Those of dimensions of size one are nobody's business.
+    /// In elements. Those of dimensions of size one may differ.
     pub strides: Vec<i64>,
-    /// What the program relies on of its memory.
+    /// How the program reads its memory.
     pub reads: Reads,
 }
 
-/// What an output of the program is at these sizes.
+/// An output of the program at these sizes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum PlannedOutput {
     Tensor {
@@ -65,18 +65,18 @@ impl CallPlan {
         &self.outputs
     }
 
-    /// Threads that work was cut for. A call on another number of them is right but not the fastest: plan again.
+    /// Returns the number of threads that work was partitioned for. Calls on another number are correct but slower: plan again.
     pub fn threads(&self) -> usize {
         self.prepared.threads
     }
 
-    /// Bytes of intermediates.
+    /// Returns the bytes of intermediates.
     pub fn arena_bytes(&self) -> usize {
         self.prepared.arena_bytes
     }
 }
 
-/// What a program's symbols say about a call: sizes, and how inputs and outputs lie.
+/// Sizes of a call and layouts of its inputs and outputs, from the values of the program's symbols.
 pub struct CallShape {
     /// Values of all size lines.
     pub sizes: Vec<i64>,
@@ -206,7 +206,7 @@ impl Model {
     ///
     /// # Safety
     /// Each address is that of the first element of a tensor with the dtype, sizes and strides that the program says, and
-    /// nobody else writes it meanwhile.
+    /// no other thread writes it meanwhile.
     pub unsafe fn run_planned(
         &self,
         plan: &CallPlan,

@@ -1,9 +1,9 @@
 //! Calls in poisoned memory: see [`inrush_cpu::poison`], the mode for tests.
 //!
 //! Before a step that is the first to name an arena buffer, the buffer's bytes are filled with the pattern, so that a read of
-//! what no step wrote shows in the result. Each step is given outputs in blocks with guards, and scratch likewise. After each
-//! step the rest of the arena and all guards have to be what they were before: a write outside of the step's buffers is an
-//! error that names the kernel and what was hit.
+//! unwritten memory shows in the result. Outputs and scratch of a step are in blocks with guards. After each step, the rest of
+//! the arena and all guards must be unchanged: a write outside of the step's buffers is an error that names the kernel and the
+//! buffer.
 
 use crate::exec::Extent;
 use crate::model::root;
@@ -45,7 +45,7 @@ pub(crate) struct Watch<'a> {
     /// Of each buffer that is in the arena.
     extents: &'a [Option<Extent>],
     fences: &'a [Fence<'a>],
-    /// The block, of as many bytes as `before`. Steps write it by addresses of their own between looks.
+    /// The block, of as many bytes as `before`. Between checks, steps write it through raw addresses.
     memory: *mut u8,
     before: Vec<u8>,
     known: Vec<bool>,
@@ -91,7 +91,7 @@ impl<'a> Watch<'a> {
         Some(GUARD + e.offset..GUARD + e.offset + e.bytes)
     }
 
-    /// Poisons what these steps are the first to name, unless they read another buffer of the same place.
+    /// Poisons the buffers that these steps are the first to name, unless they read another buffer in the same memory.
     pub fn begin(&mut self, steps: &[Step]) {
         let owner = |b| root(self.program, b).0;
         let named: Vec<BufferId> = steps.iter().flat_map(buffers).map(owner).collect();
@@ -112,7 +112,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Compares what these steps had no business with.
+    /// Checks that these steps changed no memory but that of their buffers.
     ///
     /// # Errors
     /// An internal error that names kernel and buffer.
@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The first byte that is not what it was before.
+    /// Finds the first byte that changed.
     fn unchanged(&self, rest: Range<usize>) -> Result<(), usize> {
         let (now, before) = (&self.bytes()[rest.clone()], &self.before[rest.clone()]);
         if now == before {
@@ -160,7 +160,7 @@ impl<'a> Watch<'a> {
         Err(rest.start + first.unwrap_or(0))
     }
 
-    /// What has its place there.
+    /// Returns the name of the buffer at an address, for errors.
     fn name(&self, at: usize) -> String {
         let hit = (0..self.extents.len() as BufferId)
             .filter(|b| self.known[*b as usize])
@@ -185,7 +185,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Kernels and the operators that they compute.
+/// Names the kernels of steps and the operators that they compute.
 fn titles(program: &Program, steps: &[Step]) -> String {
     let titles: Vec<String> = (steps.iter())
         .map(|s| match s {
@@ -198,7 +198,7 @@ fn titles(program: &Program, steps: &[Step]) -> String {
     titles.join(" with ")
 }
 
-/// The buffers that a step is given.
+/// Returns the buffers of a step.
 fn buffers(step: &Step) -> Vec<BufferId> {
     match step {
         Step::Launch(l) => l.buffers.clone(),

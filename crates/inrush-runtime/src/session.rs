@@ -17,7 +17,7 @@ pub struct Session {
     active: RwLock<Arc<Model>>,
     /// Calls write buffers of the model, and run one at a time.
     writes_state: bool,
-    /// The source that weights come from which no update has named.
+    /// The source of weights that no update has named.
     original: Arc<dyn WeightSource>,
     /// Held during an update and a swap.
     sets: Mutex<Sets>,
@@ -25,7 +25,7 @@ pub struct Session {
 
 #[derive(Default)]
 struct Sets {
-    /// What updates put into the active set.
+    /// Weights of the active set that came from updates.
     active: MemoryWeights,
     next: Option<Next>,
 }
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// Returns the active model. It stays whole for as long as it is held, whatever is swapped.
+    /// Returns the active model. A swap does not change it while it is held.
     pub fn model(&self) -> Arc<Model> {
         self.lock_active().clone()
     }
@@ -90,7 +90,7 @@ impl Session {
         self.with_active(|model| unsafe { model.run_into(inputs, outputs) })
     }
 
-    /// Gives the active model to a call. A swap waits for calls that write the model's buffers, or it would lose what they write.
+    /// Passes the active model to a call. A swap waits for calls that write the model's buffers, or it would lose their writes.
     fn with_active<T>(&self, call: impl FnOnce(&Model) -> T) -> T {
         let active = self.lock_active();
         if self.writes_state {
@@ -160,7 +160,7 @@ impl Session {
         let old = std::mem::replace(&mut *active, Arc::new(next.model));
         drop(active);
         sets.active = next.weights;
-        // Its memory is freed here if no call runs on it, and otherwise by the last one that does.
+        // The old model is freed here, or by the last call that runs on it.
         drop(old);
         Ok(())
     }
@@ -233,7 +233,7 @@ fn check(specs: &[WeightSpec], new: &[(&str, WeightView)], names: Names) -> Resu
     }
 }
 
-/// Names a weight that ends like the name that was asked for, as one with another prefix does.
+/// Suggests a weight whose name has the same end, such as one with another prefix.
 fn similar(specs: &[WeightSpec], name: &str) -> String {
     let tail = |n: &str| n.rsplit('.').next().unwrap_or_default().to_string();
     let shared = |n: &str| {

@@ -1,4 +1,4 @@
-//! What a model takes and gives, for a caller that only has the package.
+//! Inputs and outputs of a model, for a caller that only has the package.
 
 use inrush_base::{DType, Scalar};
 use inrush_program::{InputType, Output, Program, Size, SizeId, evaluate_known};
@@ -19,7 +19,7 @@ pub struct InputSpec {
     pub written: bool,
 }
 
-/// What an input has to be.
+/// Requirements of an input.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InputKind {
     Tensor {

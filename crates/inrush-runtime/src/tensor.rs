@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, Weak};
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
 pub const ALIGN: usize = 64;
 
-/// A block of bytes: an aligned one of our own, or memory that somebody else owns.
+/// A block of bytes: an aligned allocation, or memory of another owner.
 pub struct Storage {
     block: Bytes,
-    /// Where the block goes when nobody holds it any more.
+    /// Takes the block when its last reference is dropped.
     home: Weak<Recycler>,
     /// Memory that takes the place of the block.
     foreign: Option<Foreign>,
-    /// What a call that writes the memory is told.
+    /// The effect of a call that writes the memory.
     writes: Writes,
 }
 
-/// What becomes of writes into memory that a caller passes.
+/// The effect of writes into memory that a caller passes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Writes {
     /// The caller sees them.
@@ -43,8 +43,8 @@ unsafe impl Send for Foreign {}
 // SAFETY: as above; shared access only hands out the address.
 unsafe impl Sync for Foreign {}
 
-/// Blocks that outputs of earlier calls lay in. A fresh block of many megabytes costs more in page faults than the kernel that
-/// fills it; a recycled one costs nothing.
+/// Blocks of earlier outputs, for reuse. Page faults of a fresh block of many megabytes cost more than the kernel that fills
+/// it; a recycled block has none.
 #[derive(Default)]
 pub(crate) struct Recycler {
     blocks: Mutex<Vec<Storage>>,
@@ -80,7 +80,7 @@ impl Storage {
     /// A block with unspecified contents: write before reading.
     ///
     /// # Errors
-    /// A machine error when the memory is not to be had.
+    /// A machine error when there is too little memory.
     pub fn uninit(len: usize) -> Result<Storage> {
         let block = Bytes::new(len).ok_or_else(|| out_of_memory(len))?;
         Ok(Storage {
@@ -110,14 +110,14 @@ impl Storage {
         }
     }
 
-    /// Says what becomes of writes into the memory. A call that would write it is refused unless they are seen.
+    /// Sets the effect of writes into the memory. A call that would write it is refused unless the caller sees them.
     #[must_use]
     pub fn with_writes(mut self, writes: Writes) -> Storage {
         self.writes = writes;
         self
     }
 
-    /// Returns what becomes of writes into the memory.
+    /// Returns the effect of writes into the memory.
     pub fn writes(&self) -> Writes {
         self.writes
     }
@@ -286,11 +286,11 @@ impl Tensor {
 
     /// Address of the element at coordinates zero.
     pub fn data(&self) -> *mut u8 {
-        // SAFETY: the offset lies inside the storage (checked when the tensor was made).
+        // SAFETY: the offset is inside the storage (checked when the tensor was made).
         unsafe { self.storage.as_ptr().add(self.offset * self.dtype.size()) }
     }
 
-    /// Strides agree with `strides` wherever they matter (sizes above one, no empty dimension).
+    /// Returns true if the strides of all dimensions of more than one element are `strides`, or if there are no elements.
     pub fn lies_as(&self, strides: &[i64]) -> bool {
         self.sizes.contains(&0)
             || self
@@ -300,7 +300,7 @@ impl Tensor {
                 .all(|(s, (a, b))| *s == 1 || a == b)
     }
 
-    /// The elements in row-major order as bytes.
+    /// Returns the elements in row-major order as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![0u8; self.numel() * self.dtype.size()];
         // SAFETY: strides stay inside the storage.
@@ -308,7 +308,7 @@ impl Tensor {
         out
     }
 
-    /// The same elements lying with other strides.
+    /// Returns a copy with other strides.
     pub fn with_strides(&self, strides: &[i64]) -> Result<Tensor> {
         let out = Tensor::zeros(self.dtype, self.sizes.clone(), strides.to_vec())?;
         // SAFETY: a fresh tensor of the same dtype and sizes.

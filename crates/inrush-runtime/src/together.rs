@@ -1,4 +1,4 @@
-//! Launches that run side by side: one table of work for all of them, so that threads are called once.
+//! Horizontal fusion of launches: one table of work for several independent launches, so that threads are started once.
 
 use crate::exec::{CHUNK_COST, SERIAL_COST, with_scratch};
 use crate::model::{KernelFn, Model, Symbol};
@@ -7,7 +7,7 @@ use inrush_program::{BufferId, Launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A few launches that do not depend on each other, cut into work for threads.
+/// Independent launches, partitioned into work for threads.
 pub(crate) struct Together {
     parts: Vec<Part>,
     /// Units of one part each.
@@ -36,7 +36,7 @@ struct Cut {
 }
 
 impl Together {
-    /// Of launches with something to do; `None` when none has.
+    /// Partitions launches that have work; returns `None` if none has any.
     pub fn new(
         launches: &[&Launch],
         sizes: &[i64],
@@ -59,7 +59,7 @@ impl Together {
         };
         let total = launches.iter().fold(0i64, |t, l| t.saturating_add(cost(l)));
         out.serial |= total <= SERIAL_COST;
-        // A few shares a thread even out their speeds.
+        // A few shares for each thread balance threads of different speed.
         let share = (total / (4 * threads as i64)).max(CHUNK_COST);
         let (mut first, mut filled) = (0, 0i64);
         for l in launches {
@@ -103,7 +103,7 @@ impl Together {
         (!out.parts.is_empty()).then_some(out)
     }
 
-    /// Runs them, with a null where a kernel that needs scratch finds it.
+    /// Runs the launches. The arguments of each end with a place for the address of its scratch.
     pub fn run(&self, model: &Model, pointers: &[*mut u8]) -> Result<()> {
         let mut arguments = Vec::with_capacity(self.arguments);
         for p in &self.parts {

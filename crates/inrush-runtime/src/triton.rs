@@ -30,18 +30,18 @@ pub struct Binary {
     pub scratch: u64,
     pub scratch_align: u64,
     pub cooperative: bool,
-    /// Of the descriptors among its parameters that launches bring, in order.
+    /// Layouts of the tensor maps among its parameters, in order.
     pub maps: Vec<MapLayout>,
 }
 
-/// What a launcher encodes into a tensor map beside the address, sizes and strides.
+/// Constants of a tensor map. A launcher adds the address, sizes and strides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MapLayout {
-    /// The driver's numbers of how tiles lie in shared memory and of the element's type.
+    /// The driver's numbers of the layout of tiles in shared memory and of the element's type.
     pub swizzle: u32,
     pub element: u32,
     pub element_bytes: u32,
-    /// What is copied at once, from the slowest dimension to the fastest.
+    /// Sizes of the tile of one copy, from the slowest dimension to the fastest.
     pub block: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ pub struct Pool {
     server: Mutex<Option<Server>>,
 }
 
-/// What went wrong with a worker.
+/// A failure of a worker.
 enum Failure {
     /// Triton refused the kernel.
     Refused(String),
@@ -147,7 +147,7 @@ impl Pool {
         self.server.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Starts the server ahead of the first build.
+    /// Starts the server before the first build.
     pub fn warm(&self) -> Result<()> {
         let mut server = self.server();
         if server.is_none() {
@@ -156,7 +156,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Builds all kernels, side by side; results in order, and whether all were built before.
+    /// Builds all kernels in parallel. Returns the results in order, and true if all were in the cache.
     pub fn build_all(
         &self,
         sources: &[&GpuKernel],
@@ -205,7 +205,7 @@ impl Pool {
         (results, false)
     }
 
-    /// Builds one kernel; a worker that is lost on the way is replaced once.
+    /// Builds one kernel. A worker that dies or hangs is replaced once.
     ///
     /// # Errors
     /// Triton's message with the source, or what happened to the workers.
@@ -246,7 +246,7 @@ impl Pool {
         )))
     }
 
-    /// The content address of a build: source, signature, options, target, release.
+    /// Returns the content address of a build: source, signature, options, target, release.
     fn key(&self, source: &GpuKernel, target: &GpuTarget) -> String {
         let mut parts = canonical(source);
         parts.symbol.clear();
@@ -255,7 +255,7 @@ impl Pool {
         blake3::hash(&text).to_hex()[..40].to_string()
     }
 
-    /// A content address of anything that depends on the release of the kernel compiler.
+    /// Returns the content address of data that depends on the release of the kernel compiler.
     pub fn address(&self, of: &str) -> String {
         let text = format!("{of} {}", self.setup.version);
         blake3::hash(text.as_bytes()).to_hex()[..40].to_string()
@@ -268,7 +268,7 @@ impl Pool {
             .join(format!("{key}.json"))
     }
 
-    /// An earlier build, if it is whole.
+    /// Returns an earlier build if it is complete.
     fn find(&self, key: &str) -> Option<Binary> {
         let notes: Json = serde_json::from_slice(&std::fs::read(self.notes(key)).ok()?).ok()?;
         let found = binary(&notes).ok()?;
@@ -276,7 +276,7 @@ impl Pool {
         (notes["digest"].as_str()? == blake3::hash(&code).to_hex().as_str()).then_some(found)
     }
 
-    /// Writes down what a worker built, so that it is found again.
+    /// Stores a build in the cache.
     fn keep(&self, key: &str, answer: &Json) -> Result<Binary> {
         let made = binary(answer)?;
         let io = |e: std::io::Error| Error::machine(format!("{}: {e}", made.path.display()));
@@ -326,7 +326,7 @@ impl Pool {
         }))
     }
 
-    /// An idle worker, or a new one while there may be more; else waits for one.
+    /// Returns an idle worker, or a new one below the limit; else waits for one.
     fn take(&self) -> Result<Worker> {
         let mut state = self.state();
         loop {
@@ -356,7 +356,7 @@ impl Pool {
         self.free.notify_one();
     }
 
-    /// A new worker. A server that is lost is replaced once.
+    /// Starts a worker. A server that died is replaced once.
     fn start(&self) -> Result<Worker> {
         let mut server = self.server();
         if let Some(s) = server.as_mut() {
@@ -450,7 +450,7 @@ impl Pool {
         })
     }
 
-    /// Ends a worker that died or hangs; how it ended.
+    /// Ends a worker that died or hangs, and returns how it ended.
     fn end(&self, worker: Worker) -> Option<String> {
         let mut server = self.server();
         let told = tell(
@@ -478,7 +478,7 @@ fn no_start(e: std::io::Error) -> Error {
     Error::machine(format!("a Triton worker cannot start: {e}"))
 }
 
-/// What is answered to a request.
+/// A worker's answer to a request.
 fn tell(stream: &mut BufReader<UnixStream>, request: &Json) -> Result<Json, Failure> {
     let mut line = request.to_string();
     line.push('\n');
@@ -498,7 +498,7 @@ fn answer(stream: &mut BufReader<UnixStream>) -> Result<Json, Failure> {
     }
 }
 
-/// A built kernel from a worker's answer. What is missing is an error, never a default.
+/// Reads a built kernel from a worker's answer. A missing entry is an error.
 fn binary(answer: &Json) -> Result<Binary> {
     let m = &answer["metadata"];
     let missing = |what: &str| Error::machine(format!("a Triton build reports no `{what}`"));
@@ -558,7 +558,8 @@ fn maps(told: &Json) -> Result<Vec<MapLayout>> {
         .collect()
 }
 
-/// The kernel without what builds do not depend on: its name, which holds names of operators, and comments.
+/// Returns the source without the parts that builds do not depend on: comments, and the kernel's name, which holds names of
+/// operators.
 fn canonical(source: &GpuKernel) -> GpuKernel {
     let mut out = source.clone();
     out.text = (source.text.replace(&source.function, "kernel").lines())
@@ -569,7 +570,7 @@ fn canonical(source: &GpuKernel) -> GpuKernel {
     out
 }
 
-/// The source with line numbers, as Triton's messages count them.
+/// Returns the source with line numbers as in Triton's messages.
 fn numbered(text: &str) -> String {
     (text.lines().enumerate())
         .map(|(k, l)| format!("{:4} {l}\n", k + 1))

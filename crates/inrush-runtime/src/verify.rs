@@ -1,4 +1,4 @@
-//! The environment's word on verification, which compiles themselves do not read.
+//! Verification of stages, by an environment variable. The compiler crates do not read the environment.
 
 /// Returns true if `INRUSH_VERIFY` asks compiles to verify the output of every stage.
 pub fn verify_is_asked_for() -> bool {

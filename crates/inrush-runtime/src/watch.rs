@@ -1,4 +1,4 @@
-//! Runs programs side by side and watches them: when one fails, takes too long or is not wanted any more, all are stopped.
+//! Runs processes in parallel. When one fails, takes too long or is cancelled, all are stopped.
 
 use inrush_base::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Asks for an end, from any thread.
+/// Cancels from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -24,10 +24,10 @@ impl Cancel {
     }
 }
 
-/// How often requests and clocks are looked at while programs are silent.
+/// Interval at which cancellation and time limits are polled while processes write nothing.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// A program at work, with what it said so far. It does not outlive this.
+/// A running process with its output so far. Dropping it kills the process.
 struct Running {
     child: Child,
     /// It leads a group of its own.
@@ -38,7 +38,7 @@ struct Running {
 }
 
 impl Running {
-    /// Takes what was said; the end of it closes the pipe.
+    /// Reads output; closes the pipe at its end.
     fn listen(&mut self) {
         let mut some = [0; 4096];
         let Some(pipe) = &mut self.stderr else { return };
@@ -63,8 +63,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs all commands at once until each has ended well. With `cancel` they are apart from what the terminal sends signals to:
-/// who may cancel decides what an interrupt does.
+/// Runs all commands in parallel until each has ended well. With `cancel` they run in process groups of their own, which get no
+/// signals of the terminal: the caller decides what an interrupt does.
 ///
 /// # Errors
 /// A machine error: with the message of the first that fails, when one cannot be started, has not ended after `limit`, or
@@ -124,7 +124,7 @@ fn start(mut command: Command, apart: bool) -> Result<(String, Running)> {
     Ok((program, running))
 }
 
-/// Waits until one of them says something or closes its pipe, or for a glance's time.
+/// Waits until a process writes or closes its pipe, or for one polling interval.
 fn hear(running: &mut [(String, Running)]) -> Result<()> {
     let heard: Vec<bool> = {
         let mut pipes: Vec<PollFd<'_>> = (running.iter())

@@ -4,7 +4,7 @@ use inrush_base::DType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A weight as it lies in its storage. `bytes` starts at the element with coordinates zero.
+/// A weight in the layout of its storage. `bytes` starts at the element with coordinates zero.
 #[derive(Copy, Clone, Debug)]
 pub struct WeightView<'a> {
     pub dtype: DType,

@@ -1,4 +1,4 @@
-//! The build cache when something else lies in its entries' places.
+//! The build cache with something else in the place of its entries.
 
 use inrush_runtime::cache::Cache;
 use std::fs;

@@ -12,7 +12,7 @@ const N: i64 = 16;
 const SUM: &str = "for (int i = 0; i < 16; i++) y[i] = t[i] + u[i];";
 const NEGATE: &str = "for (int i = 0; i < 16; i++) t[i] = -x[i];";
 
-/// What is noted about scratch belongs to the process: one call at a time.
+/// Lets one test run at a time: notes about scratch belong to the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|e| e.into_inner())
@@ -237,7 +237,7 @@ fn writes_outside_of_scratch_name_the_kernel() {
     );
 }
 
-/// What is made at load is made of `u`, which nothing writes.
+/// The load step computes from `u`, which nothing writes.
 #[test]
 fn load_steps_are_looked_at() {
     let _alone = alone();
