@@ -31,9 +31,9 @@ use std::time::Instant;
 pub struct Compiled {
     /// Set once the kernels are loaded. Read without a lock by every call.
     ready: OnceLock<(Runner, Report)>,
-    /// What is being built. Never locked while the interpreter's lock is held.
+    /// The build that goes on. Never locked while the interpreter's lock is held.
     pending: Mutex<Option<Box<Pending>>>,
-    /// What runs where that failed.
+    /// The function that calls run after a failed build.
     instead: OnceLock<Py<PyAny>>,
     /// True if calls enter the interpreter: for a called operator or a step that only Python does.
     python: bool,
@@ -69,12 +69,12 @@ impl Compiled {
         Ok(true)
     }
 
-    /// The machine code, after waiting for it if need be.
+    /// Returns the runner and the report, after the build if it still runs.
     fn ready(&self, py: Python<'_>) -> PyResult<&(Runner, Report)> {
         if let Some(r) = self.ready.get() {
             return Ok(r);
         }
-        // In between, an interrupt is answered; what is pending stays so.
+        // Interrupts are answered between two waits; the build stays pending.
         while !py.detach(|| self.wait())? {
             py.check_signals()?;
         }
@@ -108,7 +108,7 @@ impl Compiled {
 
 #[pymethods]
 impl Compiled {
-    /// What tells AOTAutograd how it is called.
+    /// Tells AOTAutograd that a call takes one list of arguments, which it empties.
     #[classattr]
     fn _boxed_call() -> bool {
         true
@@ -135,7 +135,7 @@ impl Compiled {
         PyTuple::new(py, out)
     }
 
-    /// Waits until machine code is there; raises what the C compiler, or what loads its work, complains of.
+    /// Waits until machine code is loaded. Raises errors of the C compiler and of the loader.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         self.ready(py).map(|_| ())
     }
@@ -176,7 +176,7 @@ impl Compiled {
         (restore, (PyBytes::new(py, &bytes), objects)).into_pyobject(py)
     }
 
-    /// What compiling did: kernels, called operators with reasons, times of the stages in seconds.
+    /// Returns what compiling did: kernels, called operators with reasons, times of the stages in seconds.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (runner, r) = self.ready(py)?;
         let d = PyDict::new(py);

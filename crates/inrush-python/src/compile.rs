@@ -40,7 +40,7 @@ use inrush_host::gpu::tune::AtCall;
 use pyo3::prelude::*;
 use std::time::Instant;
 
-/// What compiling gives.
+/// The result of compiling.
 pub enum Outcome {
     Ready(Runner, Report),
     /// With [`Settings::later`].

@@ -54,20 +54,20 @@ pub fn expressible(size: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A graph and what it does not hold.
 pub struct Imported {
     pub graph: Graph,
-    /// The FX node behind each graph node, in order; `None` for those that no FX node stands for (`sym.int`).
+    /// The FX node that each graph node was imported from, in order; `None` for those that import made (`sym.int`).
     pub nodes: Vec<Option<Py<PyAny>>>,
     /// For each graph node why it has to be called through its FX node even where a row describes its operator: an
     /// argument that the graph cannot hold.
     pub called: Vec<Option<String>>,
-    /// For each graph node whether its schema says that it writes nothing, where its name does not.
+    /// True, by graph node, if its schema shows that it writes nothing although its name does not.
     pub pure: Vec<bool>,
     /// Attributes of the module that the graph takes as inputs (`InputKind::Constant`), after the placeholders.
     pub constants: Vec<Py<PyAny>>,
-    /// What each FX node stands for, by its address ([`key`]).
+    /// The value of each FX node, by its address ([`key`]).
     pub sources: FxHashMap<usize, Source>,
 }
 
-/// What an FX node's value is.
+/// The value of an FX node.
 pub enum Source {
     /// A value of the graph: an input, or a result of a node.
     Value(ValueId),
@@ -362,7 +362,7 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Arguments in schema order where a row describes the operator, else as they are; and why the call cannot be compiled.
+    /// Returns arguments in schema order if a row describes the operator, else as they are; and why the call cannot be compiled.
     fn arguments(
         &mut self,
         target: &Target,
@@ -475,7 +475,7 @@ impl<'py> Importer<'py> {
         })
     }
 
-    /// A value that holds `e`, defined by a node of its own.
+    /// Returns a value that holds `e`, defined by a new node.
     fn int_value(&mut self, e: Expr) -> ValueId {
         let g = &mut self.out.graph;
         let v = g.add_value(&format!("int.{}", g.nodes.len()), Type::Int(e));
@@ -501,12 +501,12 @@ fn is_mutable(overload: &Bound<'_, PyAny>) -> PyResult<bool> {
         .extract()
 }
 
-/// A node's name.
+/// Returns a node's name.
 fn name_of(node: &Bound<'_, PyAny>) -> PyResult<String> {
     node.getattr(intern!(node.py(), "name"))?.extract()
 }
 
-/// An entry of the node's metadata.
+/// Returns an entry of the node's metadata.
 fn meta<'py>(
     node: &Bound<'py, PyAny>,
     entry: &Bound<'py, PyString>,
@@ -518,7 +518,7 @@ fn meta<'py>(
     }
 }
 
-/// An object for people: its type.
+/// Describes an object for messages: its type.
 fn what(object: &Bound<'_, PyAny>) -> String {
     let name = object.get_type().name();
     name.map_or("an object".into(), |n| format!("a `{n}`"))

@@ -54,19 +54,19 @@ mod _native {
     #[pymodule_export]
     use super::package::{compile_package, load_package};
 
-    /// The level of this machine's processor that kernels are compiled for.
+    /// Returns the level of this machine's processor that kernels are compiled for.
     #[pyfunction]
     fn cpu() -> &'static str {
         inrush_cpu::detect().name()
     }
 
-    /// Starts what builds kernels for GPUs, in the background.
+    /// Starts the processes that build kernels for GPUs, in the background.
     #[pyfunction]
     fn warm_triton(py: Python<'_>) -> PyResult<()> {
         host::triton::warm(py)
     }
 
-    /// The folder that holds inrush's caches.
+    /// Returns the folder that holds inrush's caches.
     #[pyfunction]
     fn cache_dir() -> std::path::PathBuf {
         inrush_runtime::cache::Cache::default_dir()
@@ -100,7 +100,7 @@ mod _native {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// The text form of the graph that `gm` is imported as.
+    /// Returns the text form of the graph that `gm` is imported as.
     #[pyfunction]
     fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
         let imported = fx::import(gm.py(), gm, None, false)?;

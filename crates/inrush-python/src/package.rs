@@ -88,7 +88,7 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
     })
 }
 
-/// What a package takes: for each input its name, dtype and rank where it is a tensor, the value where only one is taken, and
+/// Inputs of a package: for each its name, dtype and rank where it is a tensor, the value where only one is taken, and
 /// whether it has to begin its storage.
 type Inputs = Vec<(
     String,
@@ -110,7 +110,7 @@ pub struct LoadedPackage {
     writes_state: bool,
 }
 
-/// How long a call waits, without the interpreter's lock, before it looks again whether a swap has ended.
+/// Interval at which a call polls for the end of a swap, without the interpreter's lock.
 const SWAP_POLL: Duration = Duration::from_micros(50);
 
 /// A tensor of a signature: its dtype, and each size as an integer or a text.
@@ -333,7 +333,7 @@ pub fn load_package(
     Ok((LoadedPackage::new(model), inputs))
 }
 
-/// A call that is the program and nothing else. Inputs take the first slots, outputs those after.
+/// Returns a host program whose only step is the program. Inputs take the first slots, outputs those after.
 fn host_program(program: Program) -> HostProgram {
     let inputs = program.inputs.len();
     let slots = inputs + program.outputs.len();
@@ -365,7 +365,7 @@ fn host_program(program: Program) -> HostProgram {
             }
         })
         .collect();
-    // What a step has written into an input or weight is nothing that the caller gets.
+    // New contents of an input or weight are no output of the caller's.
     let outputs = (program.outputs.iter().enumerate())
         .filter(|(_, o)| !matches!(o, Output::Mutation))
         .map(|(k, _)| Out::Slot(inputs + k))

@@ -112,7 +112,7 @@ pub enum Code {
     },
 }
 
-/// What was built, and whether it was there already.
+/// Machine code that was built; for binaries true if all were in the cache.
 pub enum Made {
     Object(Built),
     Binaries(Vec<inrush_runtime::triton::Binary>, bool),
@@ -145,7 +145,7 @@ impl Code {
         }))
     }
 
-    /// What is built, from the cache or anew.
+    /// Returns the machine code, from the cache or built.
     fn build(&self, cancel: &Cancel) -> Result<Made, Error> {
         match self {
             Code::C {
@@ -244,7 +244,7 @@ impl Drop for Build {
     }
 }
 
-/// Machine code for a program's segments on the CPU.
+/// Loads the machine code of a program's segments on the CPU.
 fn load_segments(
     program: &HostProgram,
     pool: &Arc<Pool>,

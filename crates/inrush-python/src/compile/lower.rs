@@ -18,7 +18,7 @@ use inrush_program::{Dt, GpuKernel};
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 
-/// What a host program is made of.
+/// Everything but the sequence that a host program is made of.
 pub struct Lowering<'a, 'py> {
     pub py: Python<'py>,
     pub imported: &'a Imported,

@@ -89,7 +89,7 @@ pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
     Ok(POOL.get_or_init(|| Arc::new(pool)).clone())
 }
 
-/// The properties of this machine's processor.
+/// Returns the properties of this machine's processor.
 pub fn caps(threads: usize) -> Caps {
     let mut caps = Caps::cpu(inrush_cpu::detect(), threads);
     caps.vector_math &= inrush_runtime::cc::has_vector_math();

@@ -1,4 +1,4 @@
-//! What compiling did: times and texts of stages, kernels, called operators.
+//! The report of a compilation: times and texts of stages, kernels, called operators.
 
 use crate::fx;
 use inrush_base::Error;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What compiling did.
+/// The report of a compilation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Time by stage, in the order of their first run; several segments of one stage are added up.

@@ -148,7 +148,7 @@ impl<'py> Importer<'py> {
 }
 
 impl Source {
-    /// Every value in it.
+    /// Appends every value in it.
     pub fn values(&self, out: &mut Vec<ValueId>) {
         match self {
             Source::Value(v) => out.push(*v),

@@ -141,7 +141,7 @@ fn constant(value: &Bound<'_, PyAny>) -> PyResult<Argument> {
         return Ok(Argument::Int(i64::from(value.extract::<bool>()?)));
     }
     if value.is_instance_of::<PyInt>() {
-        // What has 64 bits without a sign is passed by its bits.
+        // An unsigned integer of 64 bits is passed by its bits.
         let signed = value.extract::<i64>();
         return signed
             .or_else(|_| value.extract::<u64>().map(|v| v as i64))

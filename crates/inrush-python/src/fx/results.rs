@@ -146,7 +146,7 @@ impl<'py> Importer<'py> {
 }
 
 impl Source {
-    /// A second handle on the same thing.
+    /// Clones a source.
     pub fn share(&self, py: Python<'_>) -> Source {
         match self {
             Source::Value(v) => Source::Value(*v),

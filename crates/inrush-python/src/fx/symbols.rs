@@ -28,14 +28,14 @@ use rustc_hash::FxHashMap;
 /// Nesting of sympy expressions that is accepted; bounds the recursion.
 const MAX_DEPTH: usize = 128;
 
-/// What sympy's objects stand for in one import.
+/// Expressions of sympy's objects, in one import.
 #[derive(Default)]
 pub struct Symbols {
-    /// By identity of the object behind a SymInt.
+    /// Expressions by the identity of a SymInt's node.
     ints: FxHashMap<usize, Expr>,
     /// Those objects, kept so that an address means one object only.
     kept: Vec<Py<PyAny>>,
-    /// Integers that expressions cannot say (a float rounded, say) are symbols of their own: sympy's object to position in
+    /// Integers that expressions cannot represent (a rounded float, say) are symbols of their own: sympy's object to position in
     /// `made`.
     odd: Option<Py<PyDict>>,
     made: Vec<Made>,
@@ -57,7 +57,7 @@ struct Env {
 }
 
 impl Symbols {
-    /// The expression of a SymInt; `None` for one that is no plain integer (the ragged size of a nested tensor).
+    /// Returns the expression of a SymInt; `None` for one that is no plain integer (the ragged size of a nested tensor).
     pub fn int(&mut self, x: &Exprs, val: &Bound<'_, PyAny>) -> PyResult<Option<Expr>> {
         let py = val.py();
         let node = val.getattr(intern!(py, "node"))?;
@@ -119,7 +119,7 @@ impl Symbols {
         }
     }
 
-    /// The symbol for an integer that expressions cannot say for the reason `why`.
+    /// Returns the symbol of an integer that expressions cannot represent for the reason `why`.
     fn make(&mut self, x: &Exprs, expr: &Bound<'_, PyAny>, why: Error) -> PyResult<Expr> {
         if why.kind() == ErrorKind::Internal {
             return Err(raise(why));
@@ -231,7 +231,7 @@ impl Symbols {
     }
 }
 
-/// A bound of a range: a sympy integer, or an infinity. What is next to the end of the integers stands for "unbounded" too.
+/// Returns a bound of a range: a sympy integer, or an infinity. Integers next to the ends of 64 bits count as unbounded.
 fn bound(v: &Bound<'_, PyAny>, infinite: i64) -> PyResult<i64> {
     let v: i64 = match v.getattr_opt(intern!(v.py(), "p"))? {
         Some(p) => p.extract().unwrap_or(infinite),

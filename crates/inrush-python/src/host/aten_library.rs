@@ -16,7 +16,7 @@ use pyo3::sync::PyOnceLock;
 
 /// A return code; 0 for success. The text of an error goes to stderr only.
 type Rc = i32;
-/// An optional tensor: null, or where its handle stands.
+/// An optional tensor: null, or a pointer to its handle.
 type Maybe = *const Handle;
 /// Where a function stores the handle of a new tensor.
 type Out = *mut Handle;
@@ -230,7 +230,7 @@ impl Functions {
     }
 }
 
-/// Returns a list of numbers as C takes it: where it starts, and its length.
+/// Returns a list of numbers as C takes it: a pointer and a length.
 fn list<T>(l: &[T]) -> (*const T, i64) {
     (l.as_ptr(), l.len() as i64)
 }

@@ -91,7 +91,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// The call of an FX node. `target` is what to call, which is not always the node's own.
+    /// Returns the call of an FX node. `target` is the function to call, which is not always the node's own.
     pub fn call(
         &mut self,
         node: &Bound<'py, PyAny>,
@@ -117,8 +117,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
-    /// A call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` decides about it.
-    /// On a GPU it is that device's generator, and nothing waits.
+    /// Returns a call that draws a seed from PyTorch's default generator, so that `torch.manual_seed` determines it. On a GPU it
+    /// is that device's generator, and the host does not wait.
     pub fn seed(&mut self, outs: Vec<usize>, device: &str) -> PyResult<Call> {
         let torch = self.fx_node.py().import("torch")?;
         let target = torch
@@ -147,7 +147,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         })
     }
 
-    /// Adds an object to the graph's list.
+    /// Adds an object to the program's list, and returns its id.
     pub fn hold(&mut self, object: Py<PyAny>) -> ObjectId {
         self.objects.push(object);
         self.objects.len() - 1

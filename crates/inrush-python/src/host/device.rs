@@ -72,7 +72,7 @@ fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
     })
 }
 
-/// Has a device be the current one, as PyTorch and the driver see it, while this lives.
+/// Makes a device current for PyTorch and the driver until it is dropped.
 pub struct On {
     functions: &'static Functions,
     guard: Guard,

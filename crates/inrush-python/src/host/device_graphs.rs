@@ -1,10 +1,10 @@
 //! CUDA graphs: whole calls are captured, one graph for each set of sizes, and replayed.
 //!
 //! The first calls at given sizes run as usual, which also shows which arguments stay where they are (parameters, most often).
-//! The next one is captured. Arguments that stay are read where they lie, and a replay checks that they still lie there; the
-//! others are copied into memory of the graph's. What a call gives are copies of the graph's results, so that nothing a
-//! caller holds is ever written again. What a graph allocates while it is captured lies in a pool of PyTorch's that all
-//! graphs of one stream share: no value outlives a replay there.
+//! The next one is captured. The graph reads arguments that stay in place, and a replay checks that their addresses are the
+//! same; the others are copied into memory of the graph. A call returns copies of the graph's results, so that no replay
+//! writes memory that a caller holds. Memory that is allocated during the capture comes from a pool of PyTorch's, which all
+//! graphs of one stream share: no value in it outlives a replay.
 
 use super::run::Call;
 use super::shim::{Handle, Shims};
@@ -32,7 +32,7 @@ const MAX_GRAPHS: usize = 8;
 #[derive(Default)]
 pub struct Graphs {
     entries: Mutex<Vec<Entry>>,
-    /// Why nothing is captured.
+    /// The reason for which nothing is captured.
     refused: Mutex<Option<String>>,
 }
 
@@ -70,7 +70,7 @@ struct Input {
 enum Result {
     /// The argument in this slot.
     Argument(usize),
-    /// A tensor in the graph's memory, which the caller gets a copy of.
+    /// A tensor in the graph's memory, of which the caller gets a copy.
     Tensor(Made),
     /// A number or a constant, the same at each replay of these sizes.
     Other(Py<PyAny>),
@@ -84,7 +84,7 @@ struct Made {
     device: Device,
     sizes: SmallVec<[i64; 6]>,
     strides: SmallVec<[i64; 6]>,
-    /// Bytes from its first to its last element, where each of them is one of its elements'.
+    /// Bytes from its first to its last element, if it is dense; such a tensor is copied as bytes.
     dense: Option<usize>,
 }
 
@@ -106,7 +106,7 @@ impl Made {
         })
     }
 
-    /// A copy of what a replay left, the caller's own.
+    /// Returns a copy of a replay's result, which the caller owns.
     fn copy(&self, py: Python<'_>, shims: &'static Shims, stream: Stream) -> PyResult<Py<PyAny>> {
         let (sizes, strides, dtype) = (&self.sizes, &self.strides, self.dtype);
         let made = shims.allocate(sizes, strides, dtype, self.device);
@@ -157,7 +157,7 @@ fn failed() -> PyErr {
     PyRuntimeError::new_err("PyTorch refused to copy a tensor")
 }
 
-/// What the caller is to do.
+/// The caller's next step.
 pub enum Todo {
     /// Nothing: the outputs.
     Done(SmallVec<[Py<PyAny>; 8]>),
@@ -301,7 +301,7 @@ fn addresses(
     Ok(Ok(out))
 }
 
-/// Somebody captures already: the steps become a part of that.
+/// Returns true if the stream is captured already. The steps become part of that capture.
 fn capturing(stream: usize) -> PyResult<bool> {
     let driver = Driver::get().map_err(raise)?;
     driver.is_capturing(Stream(stream)).map_err(raise)

@@ -14,19 +14,19 @@ use inrush_host::program::{Device, HostProgram, StepKind};
 use inrush_runtime::triton::Binary;
 use pyo3::prelude::*;
 
-/// Launches, library calls twice and calls from Python four times, from which on a call is captured: a replay with its copies
-/// takes the CPU's time of some launches itself.
+/// Least work of a captured call, in launches (see [`host_work`]). A replay with its copies takes the CPU as long as some
+/// launches.
 const MIN_GRAPH: usize = 5;
 
 /// Runs a program on a GPU, or its kernels in Triton's interpreter where the device is the CPU.
 pub struct Engine {
     executor: gpu::Engine<Torch>,
     library: &'static Functions,
-    /// Where calls are captured.
+    /// Captured calls, if calls are captured.
     graphs: Option<Graphs>,
 }
 
-/// Returns how much a call gives the CPU to do, in launches.
+/// Estimates the CPU's time to issue a call, in launches.
 fn host_work(program: &HostProgram) -> usize {
     (program.steps.iter())
         .map(|s| match &s.kind {
@@ -90,7 +90,7 @@ impl Engine {
         self.executor.tune_at_call(tuning);
     }
 
-    /// Replays a call that was captured; else says what to do.
+    /// Replays a captured call, or returns the caller's next step.
     pub fn replay(
         &self,
         py: Python<'_>,

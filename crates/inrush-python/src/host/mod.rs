@@ -5,8 +5,8 @@
 //! call          called operators with their arguments
 //! made          calls that a pass made, read from the graph
 //! engine        a call on a GPU: the executor of `inrush-host`, and captured calls
-//! torch         what that executor asks of the process, by libtorch's C functions
-//! steps         its steps that need the interpreter, and what is raised
+//! torch         that executor's host, over libtorch's C functions
+//! steps         its steps that need the interpreter, and exceptions
 //! tensor        tensors that a call owns
 //! device_graphs calls that were captured, and replays
 //! aten_library  PyTorch's C functions for products, convolutions, attention

@@ -36,7 +36,7 @@ pub struct Runner {
     fixed: Option<Vec<Option<i64>>>,
 }
 
-/// What runs a program's segments.
+/// Machine code of a program's segments.
 pub enum MachineCode {
     /// By step; `None` for steps that are no segments.
     Cpu(Vec<Option<Loaded>>),
@@ -79,7 +79,7 @@ pub struct Call<'a> {
     pub symbols: SmallVec<[Option<i64>; 8]>,
     /// Values by line of the size arithmetic; empty if the runner's are fixed.
     sizes: Vec<Option<i64>>,
-    /// Arguments that a GPU's steps write and that had another layout, and what was written in their stead.
+    /// Arguments that a GPU's steps write and that had another layout, each with the copy that was written.
     pub copies: Vec<(Py<PyAny>, Py<PyAny>)>,
 }
 
@@ -101,7 +101,7 @@ impl Frame for Call<'_> {
 }
 
 impl Runner {
-    /// Puts the pieces together. The program has been checked against the number of objects.
+    /// Makes a runner of a program that was checked against the number of objects.
     pub fn new(program: HostProgram, objects: Vec<Py<PyAny>>, code: MachineCode) -> Runner {
         let symbolic = program.sizes.iter().any(|l| matches!(l, Size::Sym(_)));
         let fixed =
@@ -173,7 +173,7 @@ impl Runner {
 }
 
 impl Call<'_> {
-    /// All steps in order, segments by their machine code.
+    /// Runs all steps in order.
     fn steps(
         &mut self,
         py: Python<'_>,
@@ -213,7 +213,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Sizes as far as they are known.
+    /// Returns the sizes as far as they are known.
     pub fn sizes(&self) -> &[Option<i64>] {
         self.runner.fixed.as_ref().unwrap_or(&self.sizes)
     }
@@ -429,7 +429,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The plan for the present values of a segment's symbols.
+    /// Returns the plan for the present values of a segment's symbols.
     fn plan(&self, s: &Segment, l: &Loaded) -> PyResult<Arc<CallPlan>> {
         let symbols = s
             .symbols
@@ -461,7 +461,7 @@ impl Call<'_> {
     }
 }
 
-/// The tensor itself where it is seen whole, else a view of it.
+/// Returns a view of a tensor, or the tensor itself if sizes and strides are the same.
 pub fn share(
     py: Python<'_>,
     shims: &Shims,
@@ -488,7 +488,7 @@ pub fn scalar(py: Python<'_>, v: Scalar) -> PyResult<Py<PyAny>> {
     })
 }
 
-/// Addresses that cross into the part without the lock.
+/// Addresses of a segment's tensors, which code without the interpreter's lock reads.
 struct Addresses(SmallVec<[*mut u8; 32]>, SmallVec<[*mut u8; 16]>);
 // SAFETY: what they point to is held by the call for as long as they are used.
 unsafe impl Send for Addresses {}

@@ -34,7 +34,7 @@ type FromBlob = unsafe extern "C" fn(
     *mut Handle,
 ) -> Rc;
 
-/// The functions, and how tensors lie in Python objects of this process.
+/// The functions, and the layout of Python's tensor objects in this process.
 pub struct Shims {
     /// Bytes from the start of a Python tensor object to its `at::Tensor`.
     tensor_at: usize,
@@ -70,7 +70,7 @@ unsafe impl Sync for Shims {}
 
 static SHIMS: PyOnceLock<Shims> = PyOnceLock::new();
 
-/// The process's shims; set up at first use.
+/// Returns the process's shims, which the first call looks up.
 pub fn shims(py: Python<'_>) -> PyResult<&'static Shims> {
     if let Some(s) = SHIMS.get(py) {
         return Ok(s);
@@ -83,7 +83,7 @@ fn failed(what: &str) -> PyErr {
     PyRuntimeError::new_err(format!("PyTorch refused to {what}"))
 }
 
-/// One of PyTorch's libraries, which the process has loaded.
+/// Returns one of PyTorch's libraries, which the process has loaded.
 pub fn library(py: Python<'_>, name: &str) -> PyResult<libloading::os::unix::Library> {
     let file: String = py.import("torch")?.getattr("__file__")?.extract()?;
     let folder = std::path::Path::new(&file).with_file_name("lib");
@@ -145,7 +145,7 @@ impl Shims {
         }
     }
 
-    /// The `at::Tensor` inside a Python object, or `None` for anything else.
+    /// Returns the `at::Tensor` inside a Python object, or `None` for anything else.
     pub fn handle(&self, object: &Bound<'_, PyAny>) -> Option<Handle> {
         let ptr = object.as_ptr();
         // SAFETY: the object is alive; the offset was found to be right for tensors, which all derive from `base`.
@@ -159,7 +159,7 @@ impl Shims {
         }
     }
 
-    /// As [`Shims::handle`], with an error that names the type.
+    /// As [`Shims::handle`], with an error that gives the object's type.
     pub fn tensor(&self, object: &Bound<'_, PyAny>) -> PyResult<Handle> {
         match self.handle(object) {
             Some(h) => Ok(h),
@@ -180,7 +180,7 @@ impl Shims {
         !address.is_null() && !unsafe { (self.is_neg)(h) }
     }
 
-    /// Address of a CPU tensor's first element, and PyTorch's number of its dtype.
+    /// Returns the address of a CPU tensor's first element, and PyTorch's number of its dtype.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -207,7 +207,8 @@ impl Shims {
         Ok((p.cast(), dtype))
     }
 
-    /// Address of a tensor's first element and PyTorch's number of its dtype, wherever it lies; and whether that is `device`.
+    /// Returns the address of a tensor's first element on any device, PyTorch's number of its dtype, and true if the tensor is
+    /// on `device`.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -227,7 +228,7 @@ impl Shims {
         Ok((p as u64, dtype, here))
     }
 
-    /// PyTorch's number of a tensor's dtype, and its device.
+    /// Returns PyTorch's number of a tensor's dtype, and its device.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -245,7 +246,7 @@ impl Shims {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -260,7 +261,7 @@ impl Shims {
         }
     }
 
-    /// A new tensor on a device, owned by the caller, and its address. Needs no lock.
+    /// Returns a new tensor on a device, owned by the caller, and its address. Needs no lock.
     pub fn allocate(
         &self,
         sizes: &[i64],
@@ -293,7 +294,7 @@ impl Shims {
         Some((h, p as u64))
     }
 
-    /// A tensor over memory of others, which must outlive its uses; owned by the caller.
+    /// Returns a tensor over memory of others, which must outlive its uses. The caller owns the tensor.
     pub fn blob(
         &self,
         address: u64,
@@ -320,7 +321,7 @@ impl Shims {
         (rc == 0).then_some(h)
     }
 
-    /// Address of a tensor.
+    /// Returns the address of a tensor's first element.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -339,7 +340,7 @@ impl Shims {
         unsafe { (self.copy)(to, from, 1) == 0 }
     }
 
-    /// Ends an owned tensor.
+    /// Releases an owned tensor.
     ///
     /// # Safety
     /// `h` is owned by the caller, who forgets it.
@@ -348,7 +349,7 @@ impl Shims {
         unsafe { (self.delete)(h) };
     }
 
-    /// The Python object of an owned tensor, which stays owned.
+    /// Returns a Python object of an owned tensor, which stays owned.
     ///
     /// # Safety
     /// `h` is the handle of a live tensor.
@@ -357,7 +358,7 @@ impl Shims {
         unsafe { Bound::from_owned_ptr_or_err(py, (self.wrap)(h)).map(Bound::unbind) }
     }
 
-    /// Sizes and strides of a tensor.
+    /// Returns sizes and strides of a tensor.
     ///
     /// # Safety
     /// `h` is the handle of a tensor that outlives the result.
@@ -381,7 +382,7 @@ impl Shims {
         }
     }
 
-    /// A new CPU tensor with unspecified contents, and the address of its first element.
+    /// Returns a new CPU tensor with unspecified contents, and the address of its first element.
     pub fn empty(
         &self,
         py: Python<'_>,
@@ -400,8 +401,8 @@ impl Shims {
         Ok((unsafe { self.wrap(py, h)? }, p as *mut u8))
     }
 
-    /// A tensor over the storage of `base`, starting `offset` elements after its first. Its elements are read as `dtype`, which
-    /// has the size of the base's.
+    /// Returns a tensor over the storage of `base`, starting `offset` elements after its first. Its elements are read as
+    /// `dtype`, which has the size of the base's.
     pub fn view(
         &self,
         py: Python<'_>,
@@ -445,7 +446,7 @@ impl Shims {
         }
     }
 
-    /// Threads that PyTorch's own operators use now.
+    /// Returns the number of threads that PyTorch's operators use now.
     pub fn threads(&self) -> Option<usize> {
         let mut n = 0u32;
         // SAFETY: a function without preconditions.
@@ -454,7 +455,7 @@ impl Shims {
     }
 }
 
-/// Finds the `at::Tensor` in a Python tensor: the word that holds the address the tensor says its implementation has.
+/// Returns the offset of the `at::Tensor` in a Python tensor: that of the word which holds the address that `_cdata` gives.
 fn locate(torch: &Bound<'_, PyAny>) -> PyResult<usize> {
     const WORD: usize = size_of::<usize>();
     let unknown = || {
@@ -468,7 +469,7 @@ fn locate(torch: &Bound<'_, PyAny>) -> PyResult<usize> {
         let want: usize = t.getattr("_cdata")?.extract()?;
         // The object's head (count and type), then the tensor, perhaps after a flag.
         let at = (2..6).map(|w| w * WORD).find(|at| {
-            // SAFETY: a tensor object is larger than six words (it holds hooks behind the tensor).
+            // SAFETY: a tensor object is larger than six words (hooks follow the tensor).
             unsafe { t.as_ptr().cast::<u8>().add(*at).cast::<usize>().read() == want }
         });
         let at = at.ok_or_else(unknown)?;

@@ -1,4 +1,4 @@
-//! Steps of the interpreter, arguments and results, and what is raised.
+//! Steps that need the interpreter, arguments and results, and exceptions.
 
 use super::run::{Call, run_error, scalar, share};
 use super::tensor::Owned;
@@ -60,7 +60,7 @@ pub fn step(
     }
 }
 
-/// Has a tensor that the call owns be an object too.
+/// Makes a Python object of a tensor that the call owns, unless there is one.
 fn show(
     torch: &Torch,
     py: Python<'_>,
@@ -116,7 +116,7 @@ fn check_input(
     let owned = Owned { handle, shims };
     // SAFETY: the tensor is owned.
     let copy = unsafe { shims.object(py, owned.handle)? };
-    // A number of the host's goes along with a launch; a copy would wait for the device.
+    // `fill_` passes a number of the host with its launch; a copy would wait for the device.
     let how = match !here && sizes.is_empty() {
         true => intern!(py, "fill_"),
         false => intern!(py, "copy_"),
@@ -155,7 +155,7 @@ fn copy_memory<'py>(
     Ok(())
 }
 
-/// Writes what steps wrote into copies of arguments to the arguments.
+/// Writes the copies of arguments that steps wrote back to the arguments.
 fn copy_back(py: Python<'_>, call: &Call<'_>) -> PyResult<()> {
     for (original, copy) in &call.copies {
         original.bind(py).call_method1("copy_", (copy,))?;
@@ -163,7 +163,7 @@ fn copy_back(py: Python<'_>, call: &Call<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Makes outputs objects, and writes back to arguments that were copied.
+/// Makes Python objects of outputs, and writes back to arguments that were copied.
 pub fn finish(
     torch: &Torch,
     py: Python<'_>,
@@ -224,7 +224,8 @@ pub fn raise_stop(
     }
 }
 
-/// Returns PyTorch's own exception for memory that it does not have, by asking for it once more: it says what takes up the rest.
+/// Returns PyTorch's exception for too little memory, by asking for the memory once more: its message tells how the rest is
+/// used.
 pub fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
     let name = torch_name(device);
     let ask = || -> PyResult<PyErr> {

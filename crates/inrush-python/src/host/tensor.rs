@@ -2,7 +2,7 @@
 
 use super::shim::{Handle, Shims};
 
-/// A tensor of ours.
+/// An owned handle of a tensor.
 pub struct Owned {
     pub handle: Handle,
     pub shims: &'static Shims,

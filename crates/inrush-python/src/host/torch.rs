@@ -1,4 +1,4 @@
-//! What the executor asks of PyTorch's process, by libtorch's C functions.
+//! The executor's host in PyTorch's process, over libtorch's C functions.
 
 use super::aten_library::Functions;
 use super::run::Call;
@@ -29,7 +29,7 @@ pub struct Torch {
 /// The native part of a call's state.
 pub type Frame<'a> = gpu::Frame<'a, Torch>;
 
-/// Triton's interpreter: the function that interprets, and what it must know of each kernel.
+/// Triton's interpreter: the function that interprets, and its form of each kernel.
 pub struct Interpreter {
     launch: Py<PyAny>,
     kernels: Vec<Py<PyAny>>,
@@ -120,7 +120,7 @@ impl Host for Torch {
         })
     }
 
-    /// PyTorch's handle for the thread, device and stream, where the process has cuBLAS.
+    /// Returns PyTorch's handle for the thread, device and stream, if the process has cuBLAS.
     fn blas(&self, call: &mut Call<'_>) -> PyResult<Option<(&'static Blas, usize)>> {
         let Some(blas) = cublas::loaded() else {
             return Ok(None);

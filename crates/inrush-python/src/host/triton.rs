@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The pool, or why there is none; asked once.
+/// The pool, or the reason for which there is none; looked up once.
 static POOL: OnceLock<std::result::Result<Pool, Error>> = OnceLock::new();
 
 /// Longest build of one kernel.
@@ -62,7 +62,7 @@ fn setup(py: Python<'_>) -> Result<Setup> {
     })
 }
 
-/// Starts what forks the workers, in the background.
+/// Starts the server that forks the workers, in the background.
 pub fn warm(py: Python<'_>) -> PyResult<()> {
     static STARTED: OnceLock<()> = OnceLock::new();
     let pool = pool(py)?;
