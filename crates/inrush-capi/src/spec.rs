@@ -35,7 +35,7 @@ pub(crate) struct Spec {
     _max: Vec<i64>,
 }
 
-// SAFETY: the pointers are into the lists beside them, which nothing changes.
+// SAFETY: the pointers are into lists of the same struct, which nothing changes.
 unsafe impl Send for Spec {}
 // SAFETY: as above.
 unsafe impl Sync for Spec {}

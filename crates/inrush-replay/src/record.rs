@@ -154,7 +154,7 @@ impl Observer for Texts<'_> {
     }
 }
 
-/// What the stages give for an item on a target, up to the first error.
+/// Returns the text of the stages for an item on a target, up to the first error.
 fn compile(item: &Item, target: &Target) -> String {
     let mut texts = Texts {
         target: target.name,
