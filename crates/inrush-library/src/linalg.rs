@@ -205,15 +205,14 @@ fn no_convergence(which: usize) -> Error {
     )
 }
 
+/// Returns a value as `f64`.
+fn wide<T: Real>(v: T) -> f64 {
+    rustfft::num_traits::ToPrimitive::to_f64(&v).unwrap_or(f64::NAN)
+}
+
 /// Returns a power of two that brings the largest element near one where squares of elements could overflow or vanish, else 1.
 fn scale<T: Real>(elements: &[T]) -> T {
-    let largest = elements.iter().fold(0.0, |m: f64, v| {
-        m.max(
-            rustfft::num_traits::ToPrimitive::to_f64(v)
-                .unwrap_or(0.0)
-                .abs(),
-        )
-    });
+    let largest = elements.iter().fold(0.0, |m: f64, &v| m.max(wide(v).abs()));
     let bound = if T::DTYPE == DType::F64 { 400 } else { 50 };
     let exponent = largest.log2();
     if largest == 0.0 || !exponent.is_finite() || exponent.abs() < f64::from(bound) {

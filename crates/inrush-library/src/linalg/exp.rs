@@ -3,7 +3,7 @@
 
 use super::lu::work;
 use super::solve::solve_in_place;
-use super::{Batch, Real, add_product, at, copy, dispatch, mat, mat_mut, product};
+use super::{Batch, Real, add_product, at, copy, dispatch, mat, mat_mut, product, wide};
 use crate::check::Params;
 use crate::parallel::Shared;
 use crate::{Call, Function};
@@ -54,7 +54,7 @@ fn matrix_exp<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
 }
 
 fn exponential<T: Real>(elements: &[T], n: usize, to: &mut [T]) -> Result<()> {
-    let column = |c: usize| (0..n).fold(0.0, |s, r| s + Real64::of(elements[r * n + c]).abs());
+    let column = |c: usize| (0..n).fold(0.0, |s, r| s + wide(elements[r * n + c]).abs());
     let norm = (0..n)
         .map(column)
         .fold(0.0, |m: f64, v| if v > m || v.is_nan() { v } else { m });
@@ -84,15 +84,6 @@ fn exponential<T: Real>(elements: &[T], n: usize, to: &mut [T]) -> Result<()> {
     }
     copy(mat_mut(to, n, n), x.as_ref());
     Ok(())
-}
-
-/// Values as `f64`.
-struct Real64;
-
-impl Real64 {
-    fn of<T: Real>(v: T) -> f64 {
-        rustfft::num_traits::ToPrimitive::to_f64(&v).unwrap_or(f64::NAN)
-    }
 }
 
 /// Evaluates the approximant `(V - U)^-1 (V + U)` of a degree. `V` has the even powers of `A`, `U` the odd ones.

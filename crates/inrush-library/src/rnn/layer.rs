@@ -151,11 +151,6 @@ pub(super) struct Layer<'a> {
     pub w_hr: Option<Input<'a>>,
 }
 
-/// Converts weights to the type of states: all products are of that type.
-fn weights<S: State>(input: &Input<'_>) -> Result<Vec<S>> {
-    values(input)
-}
-
 impl Layer<'_> {
     /// Plans `rows` products with weights that are stored by rows of results.
     fn product<S: State>(
@@ -191,9 +186,9 @@ impl Layer<'_> {
     ) -> Result<()> {
         let s = self.sizes;
         let (rows, width) = (s.rows(), s.batch * s.state);
-        let w_ih = weights::<S>(&self.w_ih)?;
-        let w_hh = weights::<S>(&self.w_hh)?;
-        let w_hr = self.w_hr.as_ref().map(weights::<S>).transpose()?;
+        let w_ih = values::<S>(&self.w_ih)?;
+        let w_hh = values::<S>(&self.w_hh)?;
+        let w_hr = self.w_hr.as_ref().map(values::<S>).transpose()?;
         let mut state = values::<S>(&self.h0)?;
         let mut next = scratch::<S>(s.batch * s.hidden)?;
         let mut hidden = scratch::<S>(s.batch * rows)?;
