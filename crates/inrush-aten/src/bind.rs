@@ -59,7 +59,7 @@ pub fn bind(exprs: &Exprs, op: &str, given: &[NamedArg]) -> Option<Result<Vec<Ar
 
 /// Sorts arguments into the parameters' slots, then coerces them and fills in defaults.
 /// Linear in the arguments, times a search by name for each.
-fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec<Arg>> {
+pub(crate) fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec<Arg>> {
     let mut slots: Vec<Option<Arg>> = vec![None; schema.params.len()];
     let mut next = 0;
     for g in given {
@@ -147,7 +147,10 @@ fn coerce(exprs: &Exprs, p: &Param, arg: Arg) -> Result<Arg> {
         // A value may stand for a number that the graph computes.
         (_, Arg::Value(_)) => !matches!(p.kind, Kind::Str | Kind::DType | Kind::MemoryFormat),
         // Scalars are accepted where tensors are: export keeps Python's numbers.
-        (Kind::Tensor | Kind::Scalar, Arg::Int(_) | Arg::Float(_) | Arg::Bool(_)) => true,
+        (
+            Kind::Tensor | Kind::Scalar,
+            Arg::Int(_) | Arg::Float(_) | Arg::Bool(_) | Arg::Complex(..),
+        ) => true,
         (Kind::Tensors, Arg::Values(_)) => true,
         // An empty list has no elements that could tell what it is a list of.
         (Kind::Tensors, Arg::Ints(v)) if v.is_empty() => return Ok(Arg::Values(Vec::new())),

@@ -392,6 +392,39 @@ impl Builder<'_> {
     }
 }
 
+/// Lets a pass write the calls that take the place of `node`, which the pass has taken out of the graph. They are added to
+/// `nodes`, have the Python line of the node, and their results are named after its first.
+///
+/// # Errors
+/// Those of `write`, with the place of the node.
+pub fn replace<T>(
+    graph: &mut Graph,
+    nodes: &mut Vec<Node>,
+    node: &Node,
+    write: impl FnOnce(&mut Builder) -> Result<T>,
+) -> Result<T> {
+    let demands = Demands::default();
+    let prefix = prefix(graph, node);
+    let mut builder = Builder {
+        declared: Vec::new(),
+        exprs: &graph.exprs,
+        demands: &demands,
+        values: &mut graph.values,
+        nodes,
+        op: &node.op,
+        line: node.line,
+        prefix,
+        count: 0,
+        depth: 0,
+    };
+    let out = write(&mut builder);
+    out.and_then(|out| {
+        demands.drain_into(&graph.exprs, &mut graph.guards)?;
+        Ok(out)
+    })
+    .map_err(|e| graph.locate(node, e))
+}
+
 /// Types that a decomposing operator gives, found by decomposing it in a scratch copy.
 /// Costs a whole decomposition; only examples of rows without a meta rule ask for it.
 pub fn result_types(graph: &mut Graph, op: &str, args: &[Arg]) -> Result<Vec<Type>> {

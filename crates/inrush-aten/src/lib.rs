@@ -12,6 +12,7 @@
 
 pub mod bind;
 pub mod call;
+pub mod complex;
 pub mod decompose;
 pub mod example;
 #[cfg(test)]
@@ -29,12 +30,12 @@ pub mod view;
 
 pub use bind::{NamedArg, bind};
 pub use call::{Args, Call, Demands, Operand};
-pub use decompose::{Builder, decompose, decompose_marked};
+pub use decompose::{Builder, decompose, decompose_marked, replace};
 pub use lower::body::BodyBuilder;
 pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
 };
-pub use normalize::{normalize, prune};
+pub use normalize::{normalize, prune, resolve_ints};
 pub use ops::{lookup, rows, selects};
 pub use props::Prop;
 pub use schema::Schema;

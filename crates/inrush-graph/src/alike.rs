@@ -72,6 +72,10 @@ impl Looks {
                 Arg::Int(e) => h.write_u32(e.0),
                 Arg::Ints(es) => es.iter().for_each(|e| h.write_u32(e.0)),
                 Arg::Float(v) => h.write_u64(v.to_bits()),
+                Arg::Complex(re, im) => {
+                    h.write_u64(re.to_bits());
+                    h.write_u64(im.to_bits());
+                }
                 // Other arguments are left to the comparison.
                 _ => {}
             }
@@ -94,6 +98,9 @@ pub fn alike(a: &Node, b: &Node, values: &impl Fn(ValueId, ValueId) -> bool) -> 
         }
         // Compares bits: -0.0 differs from 0.0, and a NaN equals itself.
         (Arg::Float(v), Arg::Float(w)) => v.to_bits() == w.to_bits(),
+        (Arg::Complex(a, b), Arg::Complex(c, d)) => {
+            a.to_bits() == c.to_bits() && b.to_bits() == d.to_bits()
+        }
         (Arg::Floats(v), Arg::Floats(w)) => {
             let bits = |f: &f64| f.to_bits();
             v.iter().map(bits).eq(w.iter().map(bits))

@@ -197,6 +197,8 @@ pub enum Arg {
     Ints(Vec<Expr>),
     Float(f64),
     Floats(Vec<f64>),
+    /// A complex number: real and imaginary part.
+    Complex(f64, f64),
     Bool(bool),
     Bools(Vec<bool>),
     Str(String),

@@ -19,7 +19,7 @@
 //! parts that compiling can do without (nesting of inputs, guards, sample inputs) is a note of
 //! the model.
 //!
-//! The crate knows operators only through `inrush_aten::bind`, which orders arguments by their
+//! The crate knows operators only through `inrush_aten::complex::bind`, which orders arguments by their
 //! schema, and through a few predicates about assertions and metadata. Everything else about
 //! operators is the work of stage normalize and later ones.
 

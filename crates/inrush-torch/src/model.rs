@@ -74,7 +74,7 @@ pub struct Signature {
 pub struct Options<'a> {
     /// The name of the model. By default the only one, or `model`.
     pub model: Option<&'a str>,
-    /// The table of operators: `inrush_aten::bind`, unless a test has its own.
+    /// The table of operators: `inrush_aten::complex::bind`, unless a test has its own.
     pub bind: Bind<'a>,
 }
 
@@ -82,7 +82,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Options {
             model: None,
-            bind: &inrush_aten::bind,
+            bind: &inrush_aten::complex::bind,
         }
     }
 }

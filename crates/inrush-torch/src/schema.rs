@@ -122,6 +122,11 @@ record!(NamedArgument<'a> {
     kind: Option<i64>,
 });
 
+record!(Complex {
+    real: Number,
+    imag: Number,
+});
+
 record!(Named<'a> {
     name: Text<'a>,
 });
@@ -182,6 +187,7 @@ union!(
         "as_ints" => Ints(Vec<i64>),
         "as_float" => Float(Number),
         "as_floats" => Floats(Vec<Number>),
+        "as_complex" => Complex(Complex),
         "as_bool" => Bool(bool),
         "as_bools" => Bools(Vec<bool>),
         "as_string" => Str(Text<'a>),

@@ -212,7 +212,7 @@ pub(crate) fn require(
 }
 
 /// Replaces values that are symbolic integers by their expressions.
-fn resolve_ints(graph: &Graph, arg: &mut Arg) {
+pub fn resolve_ints(graph: &Graph, arg: &mut Arg) {
     let int = |v: &inrush_graph::ValueId| match graph.value(*v).ty {
         Type::Int(e) => Some(e),
         _ => None,

@@ -253,7 +253,7 @@ impl Parser<'_> {
             return Ok(Arg::MemoryFormat(*m));
         }
         match word {
-            "none" | "true" | "false" | "tensors" | "floats" | "bools" | "other" => {
+            "none" | "true" | "false" | "tensors" | "floats" | "complex" | "bools" | "other" => {
                 self.s.next_token()?;
             }
             _ => return self.number(),
@@ -269,6 +269,10 @@ impl Parser<'_> {
                 Arg::Values(Vec::new())
             }
             "floats" => Arg::Floats(self.s.list(|s| Ok(s.scalar()?.as_f64()))?),
+            "complex" => match *self.s.list(|s| Ok(s.scalar()?.as_f64()))? {
+                [re, im] => Arg::Complex(re, im),
+                _ => return Err(self.s.error("expected a real and an imaginary part")),
+            },
             _ => Arg::Bools(self.s.list(|s| match s.scalar()? {
                 Scalar::Bool(b) => Ok(b),
                 _ => Err(s.error("expected `true` or `false`")),

@@ -149,6 +149,10 @@ impl Printer<'_> {
             Arg::Ints(es) => self.g.exprs.show_list(es),
             Arg::Float(f) => Scalar::Float(*f).to_string(),
             Arg::Floats(fs) => format!("floats{}", list(fs, |f| Scalar::Float(*f).to_string())),
+            Arg::Complex(re, im) => {
+                let parts = [*re, *im];
+                format!("complex{}", list(&parts, |f| Scalar::Float(*f).to_string()))
+            }
             Arg::Bool(b) => b.to_string(),
             Arg::Bools(bs) => format!("bools{}", list(bs, |b| b.to_string())),
             Arg::Str(s) => quote(s),

@@ -64,6 +64,9 @@ impl<'py> Reader<'_, 'py> {
             Arg::None => py.None(),
             Arg::Float(f) => f.into_pyobject(py)?.into_any().unbind(),
             Arg::Floats(all) => all.into_pyobject(py)?.into_any().unbind(),
+            Arg::Complex(re, im) => pyo3::types::PyComplex::from_doubles(py, *re, *im)
+                .into_any()
+                .unbind(),
             Arg::Bool(b) => b.into_pyobject(py)?.to_owned().into_any().unbind(),
             Arg::Bools(all) => all.into_pyobject(py)?.into_any().unbind(),
             Arg::Str(s) => s.into_pyobject(py)?.into_any().unbind(),

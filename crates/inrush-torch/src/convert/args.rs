@@ -37,6 +37,7 @@ impl<'a> Importer<'a, '_> {
             Argument::Ints(v) => Arg::Ints(v.iter().map(|v| x.int(*v)).collect()),
             Argument::Float(v) => Arg::Float(v.0),
             Argument::Floats(v) => Arg::Floats(v.iter().map(|v| v.0).collect()),
+            Argument::Complex(v) => Arg::Complex(v.real.0, v.imag.0),
             Argument::Bool(v) => Arg::Bool(*v),
             Argument::Bools(v) => Arg::Bools(v.clone()),
             Argument::Str(v) => Arg::Str(v.to_string()),
