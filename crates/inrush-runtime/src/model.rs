@@ -2,7 +2,7 @@
 
 use crate::poison;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
-use crate::weights::{WeightSource, WeightView};
+use crate::weights::{Pairs, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{Bytes, Packed, Pool};
 use inrush_program::{BufferId, Place, Program, Step};
@@ -377,6 +377,8 @@ fn bind_weights(
                 let view = found.ok_or_else(|| {
                     Error::input(format!("the model's weight `{}` is missing", w.name))
                 })?;
+                let pairs = Pairs::of(&view);
+                let view = pairs.as_ref().map_or(view, |p| p.view(view.bytes));
                 if view.dtype != b.dtype.0 || view.sizes != w.sizes {
                     return Err(Error::input(format!(
                         "the weight `{}` is {}{:?}, the program wants {}{:?}",

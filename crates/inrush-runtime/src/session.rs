@@ -6,7 +6,7 @@
 
 use crate::model::Model;
 use crate::tensor::{Value, copy_row_major, extent};
-use crate::weights::{MemoryWeights, WeightSource, WeightView};
+use crate::weights::{MemoryWeights, Pairs, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
 use inrush_program::{Place, Program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -199,6 +199,8 @@ fn check(specs: &[WeightSpec], new: &[(&str, WeightView)], names: Names) -> Resu
         if !given.insert(*name) {
             return Err(Error::input(format!("the weight `{name}` is given twice")));
         }
+        let pairs = Pairs::of(view);
+        let view = &pairs.as_ref().map_or(*view, |p| p.view(view.bytes));
         if view.dtype != spec.dtype || view.sizes != spec.sizes {
             return Err(Error::input(format!(
                 "the weight `{name}` is {} of sizes {:?}, got {} of sizes {:?}",

@@ -13,6 +13,44 @@ pub struct WeightView<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A complex weight as the pairs of real numbers that programs read: the same bytes with a last dimension of 2.
+pub(crate) struct Pairs {
+    dtype: DType,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+impl Pairs {
+    /// Returns the pairs of a complex weight; `None` for another.
+    pub(crate) fn of(view: &WeightView) -> Option<Pairs> {
+        let dtype = match view.dtype {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            _ => return None,
+        };
+        let doubled = view.strides.iter().map(|s| s.checked_mul(2));
+        let mut strides = doubled.collect::<Option<Vec<i64>>>()?;
+        strides.push(1);
+        let mut sizes = view.sizes.to_vec();
+        sizes.push(2);
+        Some(Pairs {
+            dtype,
+            sizes,
+            strides,
+        })
+    }
+
+    /// Returns the pairs in the bytes of the weight.
+    pub(crate) fn view<'a>(&'a self, bytes: &'a [u8]) -> WeightView<'a> {
+        WeightView {
+            dtype: self.dtype,
+            sizes: &self.sizes,
+            strides: &self.strides,
+            bytes,
+        }
+    }
+}
+
 /// Gives weights by fully qualified name. Bytes stay where they are (usually a file mapping) while the source lives.
 pub trait WeightSource: Send + Sync {
     fn weight(&self, name: &str) -> Option<WeightView<'_>>;
