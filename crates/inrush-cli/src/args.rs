@@ -144,7 +144,7 @@ pub struct ExplainArgs {
 pub struct InspectArgs {
     /// A `.pt2` archive, or a compiled package (stages: wrap)
     pub model: PathBuf,
-    /// import, normalize, rewrite, decompose, lower, fuse, tile, emit, wrap, refusals or summary
+    /// import, planar, normalize, rewrite, decompose, lower, fuse, tile, emit, wrap, refusals or summary
     #[arg(long, value_name = "STAGE", default_value = "summary")]
     pub stage: String,
     /// Print one line of JSON instead of text

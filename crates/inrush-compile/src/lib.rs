@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod complex;
 mod functions;
 mod gpu;
 mod library;
@@ -99,7 +100,11 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
-    let unit = Pipeline::new(caps, options, observer).unit(graph)?;
+    let boundary = complex::Boundary::of(&graph);
+    let mut pipeline = Pipeline::new(caps, options, observer);
+    let graph = pipeline.planar(graph)?;
+    let mut unit = pipeline.unit(graph)?;
+    boundary.restore(&mut unit.program)?;
     let (pieces, kernels) = match unit.code {
         Code::C(functions) => (
             functions::spread(&functions, options.pieces.max(1)),

@@ -1,7 +1,7 @@
 //! The stages in order: each has its function, its printer and its verifier here, and nowhere else.
 //!
 //! ```text
-//! normalize -> rewrite -> decompose -> lower -> fuse -> tile -> emit -> wrap
+//! planar -> normalize -> rewrite -> decompose -> lower -> fuse -> tile -> emit -> wrap
 //! ```
 //!
 //! A graph of repeated blocks takes another way through decompose, lower and fuse (`repeat/`), which gives the same plan. With
@@ -24,6 +24,7 @@ use inrush_sched::Plan;
 /// The stages in order, as `inrush inspect --stage` names them. Archives are imported before the pipeline begins.
 pub const STAGES: &[&str] = &[
     "import",
+    "planar",
     "normalize",
     "rewrite",
     "decompose",
@@ -65,6 +66,16 @@ impl<'a> Pipeline<'a> {
             verify(&out).map_err(|e| e.in_stage(name))?;
         }
         Ok(out)
+    }
+
+    /// Replaces complex values by their parts. Only whole programs that are compiled ahead of time go through it: inside PyTorch
+    /// complex operators are called.
+    ///
+    /// # Errors
+    /// An operator that has no rule for complex numbers, with the stage's name.
+    pub fn planar(&mut self, graph: Graph) -> Result<Graph> {
+        let work = || inrush_passes::planar(graph);
+        self.stage("planar", work, |g| g.print(), inrush_graph::verify::verify)
     }
 
     /// Makes a graph functional.

@@ -84,6 +84,8 @@ type Participant<'a> = (
 /// Evaluates in every way and compares. The text lists who took part.
 pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> {
     program.verify()?;
+    let parts = program.parts()?;
+    let program = parts.as_ref().unwrap_or(program);
     let settings = settings(block)?;
     if setup.caps.gpu.is_some() {
         return on_gpu(program, &settings, setup);

@@ -83,6 +83,11 @@ pub enum Program {
 /// Every stage that a block can be about. A crate joins by a row.
 pub const STAGES: &[Stage] = &[
     Stage {
+        // Ahead of time only; a graph without complex values is as it was.
+        name: "planar",
+        show: |p, _| Ok(p.planar()?.print()),
+    },
+    Stage {
         name: "normalize",
         show: |p, _| Ok(p.normalized()?.print()),
     },
@@ -313,15 +318,35 @@ impl Program {
         }
     }
 
-    /// Returns the functional graph. Fails for programs that start below the graph.
-    pub fn normalized(&self) -> Result<Graph> {
+    /// Returns the graph without complex values. Fails for programs that start below the graph.
+    pub fn planar(&self) -> Result<Graph> {
         match self {
             Program::Graph(g) => {
                 inrush_graph::verify::verify(g)?;
-                Setup::of(Caps::cpu(Isa::Avx2, 2)).run(|p| p.normalize(g.clone()))
+                Setup::of(Caps::cpu(Isa::Avx2, 2)).run(|p| p.planar(g.clone()))
             }
             _ => Err(below("the graph")),
         }
+    }
+
+    /// Returns the graph of real numbers, which interpreters know, for a graph of complex ones.
+    pub fn parts(&self) -> Result<Option<Program>> {
+        let complex = |v: &inrush_graph::Value| match &v.ty {
+            inrush_graph::Type::Tensor(t) => t.dtype.class() == inrush_base::DTypeClass::Complex,
+            _ => false,
+        };
+        match self {
+            Program::Graph(g) if g.values.iter().any(complex) => {
+                self.planar().map(|g| Some(Program::Graph(g)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the functional graph. Fails for programs that start below the graph.
+    pub fn normalized(&self) -> Result<Graph> {
+        let g = self.planar()?;
+        Setup::of(Caps::cpu(Isa::Avx2, 2)).run(|p| p.normalize(g))
     }
 
     /// Returns the graph after stage rewrite: for a GPU the whole graph before it is cut, else the functional graph.

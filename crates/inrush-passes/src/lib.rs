@@ -20,6 +20,7 @@ mod conv_as_matmul;
 mod convolution;
 mod cse;
 mod effects;
+mod planar;
 mod readers;
 mod relayout;
 mod share_library_operands;
@@ -30,6 +31,7 @@ mod split_linear;
 
 pub use context::Context;
 pub use effects::may_write;
+pub use planar::planar;
 pub use source::{Source, sources};
 
 use inrush_base::Result;
