@@ -283,7 +283,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                     ));
                 }
             }
-            self.barrier(shape);
+            self.barrier();
         }
         self.stored.insert(storage, at);
         self.overwritten.insert(storage, at);
@@ -291,9 +291,8 @@ impl<'p, 'a> Placer<'p, 'a> {
     }
 
     /// Has threads wait for each other. Accesses before it conflict with none after it.
-    fn barrier(&mut self, shape: u32) {
+    fn barrier(&mut self) {
         // A barrier ahead of a loop serves all of the loop.
-        _ = shape;
         self.outer.push(BlockItem::Barrier);
         self.stored.clear();
         self.loaded.clear();
@@ -344,7 +343,7 @@ impl<'p, 'a> Placer<'p, 'a> {
                         ));
                     }
                     if self.stored.contains_key(&storage) {
-                        self.barrier(self.shapes[k]);
+                        self.barrier();
                     }
                 }
                 let entry = (*offset, self.shapes[k]);
