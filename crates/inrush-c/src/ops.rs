@@ -175,7 +175,8 @@ impl Emitter<'_> {
         // Selections between elements of this size take the comparison as it is.
         let int = elem.int_like();
         let own = self.helpers.vector(int, self.width());
-        let name = format!("q{}", self.masks.count);
+        // Pointers of jammed stencils are `q` with the number of a value.
+        let name = format!("cmp{}", self.masks.count);
         self.masks.count += 1;
         self.line(format_args!("const {own} {name} = ({own})({text});"));
         self.masks.source = Some((name.clone(), int));
