@@ -39,7 +39,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --family F    only families whose name contains this; an unknown one lists all
   --out DIR     where failures are written (drawn-failures)
   --reach yes   fail where an algorithm or a strategy was never taken on a level; those that few graphs take
-                are looked for until found, at most as long again
+                are looked for until found, at most three times as long again
   --file PATH   check a file test, as one that was written to DIR
   --write DIR   write --count graphs as file tests instead of checking them
   --without T   with --write: leave out graphs that have this in their text, such as bf16
@@ -400,9 +400,13 @@ fn lead(o: &Options) -> ExitCode {
     }
 }
 
-/// Draws of families that take what was not reached, until they have or as long as the draw took: seconds on a quiet machine.
+/// How many times as long as graphs are drawn what was not reached is looked for. Seconds are enough on a quiet machine; a busy
+/// one draws few graphs in the time.
+const SEEK: u64 = 3;
+
+/// Draws of families that take what was not reached, until they have.
 fn seek(o: &Options, sum: &std::sync::Mutex<Summary>) {
-    let end = Instant::now() + Duration::from_secs(o.seconds);
+    let end = Instant::now() + Duration::from_secs(SEEK * o.seconds);
     for round in 1.. {
         let idle = (sum.lock().unwrap_or_else(|e| e.into_inner())).idle(&o.levels);
         let mut families: BTreeMap<&str, Vec<(Level, Way)>> = BTreeMap::new();

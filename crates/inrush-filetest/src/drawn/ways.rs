@@ -93,6 +93,7 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         | Way::PartialVector => "bytes",
         Way::LazyBranch | Way::Together => "row of the table",
         Way::BlockLooped
+        | Way::BlockColumns
         | Way::BlockMoments
         | Way::BlockExponentials
         | Way::BlockBack
@@ -100,7 +101,6 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         Way::BlockBarrier => "norm between products",
         Way::BlockDescriptors | Way::BlockPointers | Way::BlockTransposed => "turned tile",
         Way::BlockList => "list of tensors",
-        Way::BlockColumns => "sums of columns",
         Way::BlockScan => "scan",
         Way::BlockAtomic | Way::BlockLookUp => "scatter",
         Way::BlockProduct => "product",
