@@ -34,8 +34,9 @@ impl Cx<'_, '_> {
     /// The principal root. The larger part is `t = sqrt((|a| + |z|) / 2)`, the other one `b / 2t`, which does not cancel.
     pub(super) fn root(&mut self, z: Z) -> Result<Z> {
         let (modulus, a) = (self.modulus(z)?, self.un("abs", z.re)?);
-        let sum = self.bin("add", modulus, a)?;
-        let half = self.by("mul", sum, 0.5)?;
+        // Halved ahead of the sum, which does not overflow then.
+        let (p, q) = (self.by("mul", modulus, 0.5)?, self.by("mul", a, 0.5)?);
+        let half = self.bin("add", p, q)?;
         let t = self.un("sqrt", half)?;
         let twice = self.by("mul", t, 2.0)?;
         let other = self.bin("div", z.im, twice)?;
