@@ -73,7 +73,6 @@ const WITHOUT_ROW: &[(&str, Library)] = &[
     ("_efficient_attention_forward", Library::Attention),
     ("_flash_attention_backward", Library::Attention),
     ("_flash_attention_forward", Library::Attention),
-    ("_grouped_mm", Library::ProductWithBias),
     ("_int_mm", Library::ProductWithBias),
     ("_scaled_dot_product_cudnn_attention", Library::Attention),
     (

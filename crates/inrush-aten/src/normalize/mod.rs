@@ -13,6 +13,7 @@
 //! functionalisation leaves some.
 
 mod asserts;
+mod declared;
 mod functionalize;
 mod positions;
 mod prune;
@@ -31,6 +32,7 @@ use std::collections::BTreeSet;
 /// Brings a graph as exported into functional form.
 pub fn normalize(mut graph: Graph) -> Result<Graph> {
     asserts::symbolic(&mut graph)?;
+    declared::correct(&mut graph);
     complete(&mut graph)?;
     positions::from_roots(&mut graph)?;
     check_types(&mut graph)?;

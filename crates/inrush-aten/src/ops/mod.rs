@@ -16,6 +16,7 @@ mod asserts;
 mod calls;
 mod conv;
 mod create;
+mod fourier;
 mod index;
 mod linalg;
 mod loss;
@@ -27,6 +28,7 @@ mod pool;
 mod random;
 mod reduce;
 mod resample;
+mod signal;
 mod special;
 mod table;
 mod view;
@@ -58,11 +60,14 @@ const FAMILIES: &[&[Row]] = &[
     conv::backward::ROWS,
     view::copies::ROWS,
     create::ROWS,
+    fourier::ROWS,
     linalg::distance::ROWS,
     linalg::einsum::ROWS,
+    linalg::factor::ROWS,
     pointwise::foreach::ROWS,
     resample::grid_sample::ROWS,
     nn::image::ROWS,
+    nn::recurrent::ROWS,
     special::incomplete_gamma::ROWS,
     index::gather::ROWS,
     view::cat::ROWS,
@@ -89,6 +94,7 @@ const FAMILIES: &[&[Row]] = &[
     index::scatter::ROWS,
     view::shape::ROWS,
     view::slice::ROWS,
+    signal::ROWS,
     reduce::softmax::ROWS,
     special::functions::ROWS,
     nn::transformer::ROWS,

@@ -29,10 +29,12 @@
 
 mod arith;
 mod context;
+mod fourier;
 mod functions;
 mod parts;
 mod products;
 mod rules;
+mod stft;
 mod writes;
 
 use context::{Cx, V, Z};

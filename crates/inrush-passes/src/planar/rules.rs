@@ -1,7 +1,7 @@
 //! The rule of each operator.
 
 use super::context::{Cx, Rule};
-use super::{arith, functions, parts, products};
+use super::{arith, fourier, functions, parts, products, stft};
 use inrush_aten::{Prop, Route, lookup};
 use inrush_base::{Error, Result};
 use inrush_graph::Arg;
@@ -11,6 +11,9 @@ const RULES: &[(&str, Rule)] = &[
     ("_conj", arith::conj),
     ("_conj_physical", arith::conj),
     ("_convolution", products::convolution),
+    ("_fft_c2c", fourier::own_c2c),
+    ("_fft_c2r", fourier::own_c2r),
+    ("_fft_r2c", fourier::own_r2c),
     ("_to_copy", parts::convert),
     ("abs", arith::abs),
     ("absolute", arith::abs),
@@ -41,6 +44,24 @@ const RULES: &[(&str, Rule)] = &[
     ("exp", functions::exp),
     ("exp2", functions::exp2),
     ("eye", parts::unit),
+    ("fft_fft", fourier::fft),
+    ("fft_fft2", fourier::fftn),
+    ("fft_fftn", fourier::fftn),
+    ("fft_hfft", fourier::hfft),
+    ("fft_hfft2", fourier::hfftn),
+    ("fft_hfftn", fourier::hfftn),
+    ("fft_ifft", fourier::ifft),
+    ("fft_ifft2", fourier::ifftn),
+    ("fft_ifftn", fourier::ifftn),
+    ("fft_ihfft", fourier::ihfft),
+    ("fft_ihfft2", fourier::ihfftn),
+    ("fft_ihfftn", fourier::ihfftn),
+    ("fft_irfft", fourier::irfft),
+    ("fft_irfft2", fourier::irfftn),
+    ("fft_irfftn", fourier::irfftn),
+    ("fft_rfft", fourier::rfft),
+    ("fft_rfft2", fourier::rfftn),
+    ("fft_rfftn", fourier::rfftn),
     ("ger", products::pair),
     ("imag", parts::imag),
     ("inner", products::pair),
@@ -48,6 +69,7 @@ const RULES: &[(&str, Rule)] = &[
     ("isinf", arith::isinf),
     ("isnan", arith::isnan),
     ("isreal", arith::isreal),
+    ("istft", stft::istft),
     ("kron", products::pair),
     ("lerp", arith::lerp),
     ("linalg_norm", parts::of_modulus),
@@ -86,6 +108,7 @@ const RULES: &[(&str, Rule)] = &[
     ("sqrt", functions::sqrt),
     ("square", arith::square),
     ("std", parts::deviation),
+    ("stft", stft::stft),
     ("sub", arith::sub),
     ("subtract", arith::sub),
     ("tan", functions::tan),

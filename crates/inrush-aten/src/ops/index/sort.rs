@@ -23,6 +23,7 @@
 //! sorting. Searching (`searchsorted`) is binary search with a number of steps that the
 //! extent bounds.
 
+use crate::lower::Processor;
 use crate::ops::{decomposed, lowered};
 use crate::props::{Library, Prop, SortAxis};
 use crate::{Args, BodyBuilder, Builder, Call, Lower, Operand, Row, Tensor, meta};
@@ -263,6 +264,14 @@ fn in_order<'g>(lw: &mut Lower<'g>, x: &Tensor, dim: usize, descending: bool) ->
     rows
 }
 
+/// Longest rows that loops sort on a CPU.
+const SORTED_IN_LOOPS: i64 = 64;
+
+/// Returns true if the library sorts rows of this length: its time grows as a sort's does, and the C compiler sees none of it.
+fn sorts_in_library(lw: &Lower, length: Expr) -> bool {
+    lw.processor == Processor::Cpu && lw.exprs.range(length).hi > SORTED_IN_LOOPS
+}
+
 /// The first `count` of each row in order, and where they came from.
 fn ordered<'g>(
     lw: &mut Lower<'g>,
@@ -280,6 +289,23 @@ fn ordered<'g>(
         let mut body = lw.body(&[]);
         let zero = body.constant(Scalar::Int(0), DType::I64);
         return vec![values, lw.store_new(body, zero, DType::I64, &[])];
+    }
+    if sorts_in_library(lw, x.sizes[dim]) {
+        let params = vec![Scalar::Int(dim as i64), Scalar::Bool(descending)];
+        let results =
+            |sizes: &[Expr]| vec![(x.dtype, sizes.to_vec()), (DType::I64, sizes.to_vec())];
+        if exprs.prove_eq(count, x.sizes[dim]) {
+            return lw.library(
+                "sort.stable",
+                params,
+                std::slice::from_ref(x),
+                &results(&x.sizes),
+            );
+        }
+        let mut sizes = x.sizes.clone();
+        sizes[dim] = count;
+        let params = [params, vec![Scalar::Bool(true)]].concat();
+        return lw.library("topk", params, std::slice::from_ref(x), &results(&sizes));
     }
     let sorted = in_order(lw, x, dim, descending);
     let mut out = vec![sorted.values];

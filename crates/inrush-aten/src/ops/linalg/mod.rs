@@ -6,4 +6,5 @@
 pub(super) mod distance;
 pub(super) mod einsum;
 pub(super) mod equation;
+pub(super) mod factor;
 pub(super) mod matmul;

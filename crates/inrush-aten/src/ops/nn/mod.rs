@@ -10,4 +10,5 @@ pub(super) mod composed;
 pub(super) mod composite;
 pub(super) mod embedding_bag;
 pub(super) mod image;
+pub(super) mod recurrent;
 pub(super) mod transformer;
