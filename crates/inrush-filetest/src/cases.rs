@@ -39,6 +39,8 @@ pub fn cases(path: &Path) -> Result<Vec<Case>> {
         let first = doc.blocks.iter().find(|b| b.section == block.section);
         let Some(first) = first else { continue };
         let program = Program::read(first)?;
+        // Complex numbers are compiled as parts.
+        let program = program.parts()?.unwrap_or(program);
         let settings = run::settings(block)?;
         let mut random = Random::new(settings.seed);
         let inputs = run::inputs(&program, &settings, &mut random, false)?;
