@@ -124,7 +124,7 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 .find_map(foreign)
                 .or_else(|| {
                     let function = has(&node.op, Prop::LibraryFunction);
-                    function.then(|| "a library's".to_string())
+                    function.then(|| "no lowering".to_string())
                 })
                 .or_else(|| crooked(graph, node))
                 .or_else(|| folded(graph, node))

@@ -5,7 +5,7 @@
 
 use crate::ops::{B, decomposed, lowered};
 use crate::props::Prop;
-use crate::{Args, Call, Lower, Row, Tensor, meta};
+use crate::{Args, Builder, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, TensorType, Type, ValueId};
@@ -546,6 +546,16 @@ const fn function(
     lowered(name, schema, types, f, example).with(&[Prop::LibraryFunction])
 }
 
+/// A row of calls of library functions.
+const fn composed(
+    name: &'static str,
+    schema: &'static str,
+    f: fn(&mut Builder, &Args) -> Result<Vec<ValueId>>,
+    example: &'static str,
+) -> Row {
+    decomposed(name, schema, f, example).with(&[Prop::LibraryFunction])
+}
+
 pub const ROWS: &[Row] = &[
     function(
         "aten.linalg_inv_ex.default",
@@ -652,103 +662,103 @@ pub const ROWS: &[Row] = &[
         matrix_exp,
         "(f64[3,3]{-0.5:0.5})",
     ),
-    decomposed(
+    composed(
         "aten.linalg_inv.default",
         "(Tensor A) -> Tensor",
         inv,
         "(f64[3,4,4])",
     ),
-    decomposed(
+    composed(
         "aten.inverse.default",
         "(Tensor self) -> Tensor",
         inv,
         "(f64[4,4])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_cholesky.default",
         "(Tensor self, *, bool upper=False) -> Tensor",
         cholesky,
         "(f64[1,1]{1:2}, upper=true)",
     ),
-    decomposed(
+    composed(
         "aten.cholesky.default",
         "(Tensor self, bool upper=False) -> Tensor",
         cholesky,
         "(f64[1,1]{1:2})",
     ),
-    decomposed(
+    composed(
         "aten.linalg_lu.default",
         "(Tensor A, *, bool pivot=True) -> (Tensor P, Tensor L, Tensor U)",
         lu,
         "(f64[4,3])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_lu_factor.default",
         "(Tensor A, *, bool pivot=True) -> (Tensor LU, Tensor pivots)",
         lu_factor,
         "(f64[3,3])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_det.default",
         "(Tensor A) -> Tensor",
         det,
         "(f64[2,3,3])",
     ),
-    decomposed(
+    composed(
         "aten.det.default",
         "(Tensor self) -> Tensor",
         det,
         "(f64[3,3])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_slogdet.default",
         "(Tensor A) -> (Tensor sign, Tensor logabsdet)",
         slogdet,
         "(f64[2,3,3])",
     ),
-    decomposed(
+    composed(
         "aten.slogdet.default",
         "(Tensor self) -> (Tensor sign, Tensor logabsdet)",
         slogdet,
         "(f64[3,3])",
     ),
-    decomposed(
+    composed(
         "aten.logdet.default",
         "(Tensor self) -> Tensor",
         logdet,
         "(f64[1,1]{1:2})",
     ),
-    decomposed(
+    composed(
         "aten.linalg_solve.default",
         "(Tensor A, Tensor B, *, bool left=True) -> Tensor",
         solve,
         "(f64[4,4], f64[2,4,3])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_solve_triangular.default",
         "(Tensor self, Tensor B, *, bool upper, bool left=True, bool unitriangular=False) -> Tensor",
         solve_triangular,
         "(f64[4,4]{1:2}, f64[2,4,3], upper=false)",
     ),
-    decomposed(
+    composed(
         "aten.linalg_svd.default",
         "(Tensor A, bool full_matrices=True, *, str? driver=None) -> (Tensor U, Tensor S, Tensor Vh)",
         user_svd,
         "(f64[1,1]{1:2})",
     ),
-    decomposed(
+    composed(
         "aten.linalg_eigh.default",
         "(Tensor self, str UPLO='L') -> (Tensor eigenvalues, Tensor eigenvectors)",
         user_eigh,
         "(f64[1,1]{1:2})",
     ),
-    decomposed(
+    composed(
         "aten.linalg_eigvalsh.default",
         "(Tensor self, str UPLO='L') -> Tensor",
         user_eigvalsh,
         "(f64[3,3])",
     ),
-    decomposed(
+    composed(
         "aten.linalg_pinv.atol_rtol_tensor",
         "(Tensor self, *, Tensor? atol=None, Tensor? rtol=None, bool hermitian=False) -> Tensor",
         pinv,

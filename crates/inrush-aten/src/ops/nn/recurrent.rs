@@ -246,25 +246,29 @@ pub const ROWS: &[Row] = &[
         LSTM,
         lstm,
         "(f32[2,3,4], [f32[2,2,5], f32[2,2,5]], [f32[20,4], f32[20,5], f32[20,4], f32[20,5]], false, 1, 0.0, false, true, true)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     decomposed(
         "aten.gru.input",
         OTHERS,
         gru,
         "(f32[3,2,4], f32[1,2,5], [f32[15,4], f32[15,5], f32[15], f32[15]], true, 1, 0.0, false, false, false)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     decomposed(
         "aten.rnn_tanh.input",
         OTHERS,
         rnn_tanh,
         "(f32[3,2,4], f32[1,2,5], [f32[5,4], f32[5,5], f32[5], f32[5]], true, 1, 0.0, false, false, false)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     decomposed(
         "aten.rnn_relu.input",
         OTHERS,
         rnn_relu,
         "(f32[3,2,4], f32[1,2,5], [f32[5,4], f32[5,5], f32[5], f32[5]], true, 1, 0.0, false, false, false)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     lowered(
         "aten._grouped_mm.default",
         "(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor",
