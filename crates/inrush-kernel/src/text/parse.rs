@@ -147,7 +147,12 @@ impl Parser<'_> {
     pub fn from(&mut self) -> Result<Vec<OriginId>> {
         let mut out = Vec::new();
         if self.s.eat_word("from")? {
-            while matches!(self.s.peek()?, Token::Ident(_)) {
+            // The kind of a check may follow.
+            let origin = |w: &str| {
+                w.strip_prefix('o')
+                    .is_some_and(|n| n.parse::<u32>().is_ok())
+            };
+            while matches!(self.s.peek()?, Token::Ident(w) if origin(w)) {
                 out.push(OriginId::from_index(self.s.id("o")?));
             }
         }
