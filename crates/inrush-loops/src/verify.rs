@@ -346,13 +346,9 @@ fn is_row_major(p: &Loops, b: BufId) -> bool {
     let Some(layout) = &b.layout else {
         return false;
     };
-    let mut step = ex.int(1);
-    let mut dense = ex.is_int(layout.offset, 0);
-    for (stride, size) in layout.strides.iter().zip(&b.sizes).rev() {
-        dense &= *stride == step || ex.is_int(*size, 1);
-        step = ex.mul(step, *size);
-    }
-    dense
+    let strides = ex.contiguous_strides(&b.sizes);
+    let mut pairs = (layout.strides.iter().zip(&strides)).zip(&b.sizes);
+    ex.is_int(layout.offset, 0) && pairs.all(|((a, b), size)| a == b || ex.is_int(*size, 1))
 }
 
 /// Checks that outputs are written, and that mutations have the type of their input.

@@ -491,18 +491,22 @@ impl<'g> Lower<'g> {
         self.loops.nodes.push(Node::Contraction(Box::new(c)));
     }
 
-    /// Adds a call of a library function. Inputs become row-major temporaries; the results are new ones of these dtypes and sizes.
+    /// Adds a call of a library function, whose results have these types. Inputs become row-major temporaries.
     pub fn library(
         &mut self,
         function: &str,
         params: Vec<Scalar>,
         inputs: &[Tensor],
-        results: &[(DType, Vec<Expr>)],
+        results: &[Type],
     ) -> Vec<Tensor> {
         let inputs = inputs.iter().map(|t| self.row_major(t).buf).collect();
-        let out: Vec<Tensor> = (results.iter())
-            .map(|(dtype, sizes)| {
-                let t = self.temp(*dtype, sizes);
+        let tensors = results.iter().filter_map(|t| match t {
+            Type::Tensor(t) => Some(t),
+            _ => None,
+        });
+        let out: Vec<Tensor> = tensors
+            .map(|ty| {
+                let t = self.temp(ty.dtype, &ty.sizes);
                 self.set_row_major(t.buf);
                 t
             })
@@ -528,26 +532,18 @@ impl<'g> Lower<'g> {
         if temp && t.is_whole(self.exprs, buffer) {
             return t.clone();
         }
-        let mut body = self.body(&t.sizes);
-        let at = body.outer();
-        let v = body.load(t, &at);
-        let copy = self.store_new(body, v, t.dtype, &t.sizes);
+        let copy = self.copy(t);
         self.set_row_major(copy.buf);
         copy
     }
 
-    /// Lays a buffer out row by row.
+    /// Gives a buffer the row-major layout.
     fn set_row_major(&mut self, b: BufId) {
-        let e = self.exprs;
-        let sizes = &self.loops.buffers[b.index()].sizes;
-        let mut step = e.int(1);
-        let mut strides = vec![step; sizes.len()];
-        for (stride, size) in strides.iter_mut().zip(sizes).rev() {
-            *stride = step;
-            step = e.mul(step, *size);
-        }
-        let offset = e.int(0);
-        self.loops.buffers[b.index()].layout = Some(Layout { strides, offset });
+        let buffer = &mut self.loops.buffers[b.index()];
+        buffer.layout = Some(Layout {
+            strides: self.exprs.contiguous_strides(&buffer.sizes),
+            offset: self.exprs.int(0),
+        });
     }
 
     /// `t` as all of a buffer: itself if it is that, else a copy.
@@ -555,6 +551,11 @@ impl<'g> Lower<'g> {
         if t.is_whole(self.exprs, &self.loops.buffers[t.buf.index()]) {
             return t.clone();
         }
+        self.copy(t)
+    }
+
+    /// `t` in a buffer of its own, where `materialize` may return a buffer that is there.
+    fn copy(&mut self, t: &Tensor) -> Tensor {
         let mut body = self.body(&t.sizes);
         let at = body.outer();
         let v = body.load(t, &at);

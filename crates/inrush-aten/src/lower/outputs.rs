@@ -127,12 +127,4 @@ impl Lower<'_> {
             self.copy(t)
         }
     }
-
-    /// Always copies, where `materialize` gives a whole buffer back.
-    fn copy(&mut self, t: &Tensor) -> Tensor {
-        let mut body = self.body(&t.sizes);
-        let at = body.outer();
-        let v = body.load(t, &at);
-        self.store_new(body, v, t.dtype, &t.sizes)
-    }
 }

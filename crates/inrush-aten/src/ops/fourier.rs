@@ -10,13 +10,11 @@ use inrush_graph::{TensorType, Type};
 
 /// The dimensions of a transform, each once.
 fn dims(c: &Call, t: &TensorType) -> Result<Vec<usize>> {
-    let dims = c.dims("dim", t.rank())?;
-    let twice = (dims.iter().enumerate()).any(|(k, d)| dims[..k].contains(d));
-    if twice || dims.iter().any(|d| *d >= t.rank()) {
-        return Err(Error::input("a transform wants dimensions that differ"));
+    if t.rank() == 0 {
+        return Err(Error::input("a transform of a number"));
     }
     match t.dtype {
-        DType::F32 | DType::F64 => Ok(dims),
+        DType::F32 | DType::F64 => c.dims("dim", t.rank()),
         other => Err(Error::unsupported(format!(
             "a Fourier transform of {other}"
         ))),
@@ -49,66 +47,48 @@ fn c2c_meta(c: &Call) -> Result<Vec<Type>> {
     Ok(both(c, t, t.sizes.clone()))
 }
 
+/// The last dimension of a transform, whose size changes.
+fn last(dims: &[usize]) -> Result<usize> {
+    let last = dims.last().copied();
+    last.ok_or_else(|| Error::input("no dimension to transform"))
+}
+
 /// Half of a spectrum has `n / 2 + 1` elements.
-fn r2c_sizes(c: &Call) -> Result<(Vec<usize>, Vec<Expr>)> {
-    let t = c.tensor("self")?;
-    let dims = dims(c, t)?;
-    let mut sizes = t.sizes.clone();
-    match dims.last() {
-        Some(last) if c.bool("onesided")? => {
-            let half = c.exprs.floordiv(sizes[*last], c.exprs.int(2));
-            sizes[*last] = c.exprs.add(half, c.exprs.int(1));
-        }
-        Some(_) => {}
-        None => return Err(Error::input("no dimension to transform")),
-    }
-    Ok((dims, sizes))
-}
-
 fn r2c_meta(c: &Call) -> Result<Vec<Type>> {
-    let (_, sizes) = r2c_sizes(c)?;
-    Ok(both(c, c.tensor("self")?, sizes))
-}
-
-fn c2r_sizes(c: &Call) -> Result<(Vec<usize>, Vec<Expr>)> {
-    let t = c.tensor("re")?;
-    let dims = dims(c, t)?;
+    let t = c.tensor("self")?;
+    let last = last(&dims(c, t)?)?;
     let mut sizes = t.sizes.clone();
-    match dims.last() {
-        Some(last) => sizes[*last] = c.int("last")?,
-        None => return Err(Error::input("no dimension to transform")),
+    if c.bool("onesided")? {
+        let half = c.exprs.floordiv(sizes[last], c.exprs.int(2));
+        sizes[last] = c.exprs.add(half, c.exprs.int(1));
     }
-    Ok((dims, sizes))
+    Ok(both(c, t, sizes))
 }
 
 fn c2r_meta(c: &Call) -> Result<Vec<Type>> {
-    let (_, sizes) = c2r_sizes(c)?;
-    meta::one(c.exprs, c.tensor("re")?.dtype, sizes)
+    let t = c.tensor("re")?;
+    let last = last(&dims(c, t)?)?;
+    let mut sizes = t.sizes.clone();
+    sizes[last] = c.int("last")?;
+    meta::one(c.exprs, t.dtype, sizes)
 }
 
 fn c2c<'g>(lw: &mut Lower<'g>, c: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = c.tensor("re")?;
-    let params = params(c, Some("forward"), &dims(c, t)?)?;
-    let inputs = [lw.tensor(c.value("re")?)?, lw.tensor(c.value("im")?)?];
-    let part = (t.dtype, t.sizes.clone());
-    Ok(lw.library("fft.c2c", params, &inputs, &[part.clone(), part]))
+    let params = params(c, Some("forward"), &dims(c, c.tensor("re")?)?)?;
+    let inputs = [lw.arg(c, "re")?, lw.arg(c, "im")?];
+    Ok(lw.library("fft.c2c", params, &inputs, &c2c_meta(c)?))
 }
 
 fn r2c<'g>(lw: &mut Lower<'g>, c: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = c.tensor("self")?;
-    let (dims, sizes) = r2c_sizes(c)?;
-    let params = params(c, Some("onesided"), &dims)?;
-    let inputs = [lw.tensor(c.value("self")?)?];
-    let part = (t.dtype, sizes);
-    Ok(lw.library("fft.r2c", params, &inputs, &[part.clone(), part]))
+    let params = params(c, Some("onesided"), &dims(c, c.tensor("self")?)?)?;
+    let inputs = [lw.arg(c, "self")?];
+    Ok(lw.library("fft.r2c", params, &inputs, &r2c_meta(c)?))
 }
 
 fn c2r<'g>(lw: &mut Lower<'g>, c: &Call<'g>) -> Result<Vec<Tensor>> {
-    let t = c.tensor("re")?;
-    let (dims, sizes) = c2r_sizes(c)?;
-    let params = params(c, None, &dims)?;
-    let inputs = [lw.tensor(c.value("re")?)?, lw.tensor(c.value("im")?)?];
-    Ok(lw.library("fft.c2r", params, &inputs, &[(t.dtype, sizes)]))
+    let params = params(c, None, &dims(c, c.tensor("re")?)?)?;
+    let inputs = [lw.arg(c, "re")?, lw.arg(c, "im")?];
+    Ok(lw.library("fft.c2r", params, &inputs, &c2r_meta(c)?))
 }
 
 pub(super) const ROWS: &[Row] = &[

@@ -27,10 +27,8 @@ const HANN: Shape = Shape::Cosine {
 
 fn window(b: B, args: &Args, shape: Shape) -> Result<Vec<ValueId>> {
     let length = args.const_int("window_length")?;
-    let has = |name: &str| args.op.schema().position(name).is_some();
-    let periodic = !has("periodic") || args.bool("periodic")?;
-    let declared = b.declared(0).map(|t| t.dtype);
-    let dtype = args.dtype("dtype")?.or(declared).unwrap_or(DType::F32);
+    let periodic = !args.given("periodic") || args.bool("periodic")?;
+    let dtype = dtype(b, args)?;
     if !dtype.is_float() {
         return Err(args.unsupported("dtype", "a window of integers"));
     }
@@ -40,7 +38,7 @@ fn window(b: B, args: &Args, shape: Shape) -> Result<Vec<ValueId>> {
     }
     // Without its last element a window of one more is periodic.
     let steps = (length - i64::from(!periodic)) as f64;
-    let places = b.call("aten.arange.default", &[b.int(length), dtype.into()])?;
+    let places = counted(b, args, length)?;
     let cosine = |b: B, times: f64, scale: f64| -> Result<ValueId> {
         let angle = b.scale(places, times * PI / steps)?;
         let cosine = b.unary("aten.cos.default", angle)?;
@@ -70,9 +68,8 @@ fn hann(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 fn hamming(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let has = |name: &str| args.op.schema().position(name).is_some();
     let or = |name: &str, default: f64| {
-        if has(name) {
+        if args.given(name) {
             args.float(name)
         } else {
             Ok(default)
@@ -111,10 +108,15 @@ fn rfftfreq(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.scale(places, 1.0 / (n as f64 * args.float("d")?))?])
 }
 
+/// The dtype of the result: as asked for, as declared, or PyTorch's default.
+fn dtype(b: B, args: &Args) -> Result<DType> {
+    let declared = b.declared(0).map(|t| t.dtype);
+    Ok(args.dtype("dtype")?.or(declared).unwrap_or(DType::F32))
+}
+
 /// `0, 1, .., length - 1` in the dtype of the result.
 fn counted(b: B, args: &Args, length: i64) -> Result<ValueId> {
-    let declared = b.declared(0).map(|t| t.dtype);
-    let dtype = args.dtype("dtype")?.or(declared).unwrap_or(DType::F32);
+    let dtype = dtype(b, args)?;
     b.call("aten.arange.default", &[b.int(length), dtype.into()])
 }
 

@@ -291,21 +291,17 @@ fn ordered<'g>(
         return vec![values, lw.store_new(body, zero, DType::I64, &[])];
     }
     if sorts_in_library(lw, x.sizes[dim]) {
-        let params = vec![Scalar::Int(dim as i64), Scalar::Bool(descending)];
-        let results =
-            |sizes: &[Expr]| vec![(x.dtype, sizes.to_vec()), (DType::I64, sizes.to_vec())];
-        if exprs.prove_eq(count, x.sizes[dim]) {
-            return lw.library(
-                "sort.stable",
-                params,
-                std::slice::from_ref(x),
-                &results(&x.sizes),
-            );
-        }
+        let mut params = vec![Scalar::Int(dim as i64), Scalar::Bool(descending)];
+        let function = if exprs.prove_eq(count, x.sizes[dim]) {
+            "sort.stable"
+        } else {
+            params.push(Scalar::Bool(true));
+            "topk"
+        };
         let mut sizes = x.sizes.clone();
         sizes[dim] = count;
-        let params = [params, vec![Scalar::Bool(true)]].concat();
-        return lw.library("topk", params, std::slice::from_ref(x), &results(&sizes));
+        let types = values_and_places(exprs, x.dtype, sizes);
+        return lw.library(function, params, std::slice::from_ref(x), &types);
     }
     let sorted = in_order(lw, x, dim, descending);
     let mut out = vec![sorted.values];
@@ -332,13 +328,18 @@ fn sort<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(ordered(lw, &x, dim, count, descending))
 }
 
-/// Values like `self`, and places as `i64`.
+/// Types of elements that were moved, and of the places as `i64` that they came from.
+fn values_and_places(exprs: &Exprs, dtype: DType, sizes: Vec<Expr>) -> Vec<Type> {
+    vec![
+        meta::tensor(exprs, dtype, sizes.clone()),
+        meta::tensor(exprs, DType::I64, sizes),
+    ]
+}
+
+/// Values like `self`, and their places.
 fn sort_meta(call: &Call) -> Result<Vec<Type>> {
     let t = call.tensor("self")?;
-    Ok(vec![
-        meta::tensor(call.exprs, t.dtype, t.sizes.clone()),
-        meta::tensor(call.exprs, DType::I64, t.sizes.clone()),
-    ])
+    Ok(values_and_places(call.exprs, t.dtype, t.sizes.clone()))
 }
 
 /// Returns true if the `k` greatest are found one after the other instead of by sorting the row.
@@ -450,10 +451,7 @@ fn topk_meta(call: &Call) -> Result<Vec<Type>> {
         }
         *s = k;
     }
-    Ok(vec![
-        meta::tensor(call.exprs, t.dtype, sizes.clone()),
-        meta::tensor(call.exprs, DType::I64, sizes),
-    ])
+    Ok(values_and_places(call.exprs, t.dtype, sizes))
 }
 
 /// The places that a sort returns.

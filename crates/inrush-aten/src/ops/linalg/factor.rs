@@ -10,9 +10,6 @@ use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, TensorType, Type, ValueId};
 
-/// The dtype and sizes of a result.
-type Shape = (DType, Vec<Expr>);
-
 /// A matrix, or a batch of them: `[.., rows, columns]`.
 struct Matrix {
     dtype: DType,
@@ -48,12 +45,13 @@ impl Matrix {
     }
 
     /// Returns a type with these dimensions after those of the batch.
-    fn with(&self, sizes: &[Expr]) -> Shape {
-        (self.dtype, [&self.batch, sizes].concat())
+    fn with(&self, call: &Call, sizes: &[Expr]) -> Type {
+        meta::tensor(call.exprs, self.dtype, [&self.batch, sizes].concat())
     }
 
-    fn ints(&self, sizes: &[Expr]) -> Shape {
-        (DType::I32, self.with(sizes).1)
+    /// Returns such a type of pivots or codes.
+    fn ints(&self, call: &Call, sizes: &[Expr]) -> Type {
+        meta::tensor(call.exprs, DType::I32, [&self.batch, sizes].concat())
     }
 
     /// Returns the smaller of the two sizes.
@@ -62,37 +60,31 @@ impl Matrix {
     }
 }
 
-fn types(call: &Call, shapes: Vec<Shape>) -> Vec<Type> {
-    let all = shapes.into_iter();
-    all.map(|(d, s)| meta::tensor(call.exprs, d, s)).collect()
-}
-
-/// Calls a function with these tensor arguments, for results of these shapes.
+/// Calls a function with these tensor arguments, for results of these types.
 fn run<'g>(
     lw: &mut Lower<'g>,
     call: &Call<'g>,
     function: &str,
     inputs: &[&str],
     params: &[bool],
-    shapes: &[Shape],
+    types: &[Type],
 ) -> Result<Vec<Tensor>> {
     let inputs: Vec<Tensor> = (inputs.iter())
         .map(|name| lw.arg(call, name))
         .collect::<Result<_>>()?;
     let params = params.iter().map(|p| Scalar::Bool(*p)).collect();
-    Ok(lw.library(function, params, &inputs, shapes))
+    Ok(lw.library(function, params, &inputs, types))
 }
 
-/// Declares a row whose results one library function gives: the shapes, the function with its inputs and parameters.
+/// Defines the types of a library function's results, and the call with its inputs and parameters.
 macro_rules! function {
-    ($name:ident, $types:ident, |$call:ident| $shapes:expr, $function:expr, $inputs:expr, $params:expr) => {
+    ($name:ident, $types:ident, |$call:ident| $results:expr, $function:expr, $inputs:expr, $params:expr) => {
         fn $types($call: &Call) -> Result<Vec<Type>> {
-            let shapes: Vec<Shape> = $shapes;
-            Ok(types($call, shapes))
+            Ok($results)
         }
         fn $name<'g>(lw: &mut Lower<'g>, $call: &Call<'g>) -> Result<Vec<Tensor>> {
-            let shapes: Vec<Shape> = $shapes;
-            run(lw, $call, $function, &$inputs, &$params, &shapes)
+            let types = $types($call)?;
+            run(lw, $call, $function, &$inputs, &$params, &types)
         }
     };
 }
@@ -102,7 +94,7 @@ function!(
     inv_ex_types,
     |call| {
         let m = Matrix::square(call, "A")?;
-        vec![m.with(&[m.rows, m.cols]), m.ints(&[])]
+        vec![m.with(call, &[m.rows, m.cols]), m.ints(call, &[])]
     },
     "linalg.inv",
     ["A"],
@@ -114,7 +106,7 @@ function!(
     cholesky_ex_types,
     |call| {
         let m = Matrix::square(call, "self")?;
-        vec![m.with(&[m.rows, m.cols]), m.ints(&[])]
+        vec![m.with(call, &[m.rows, m.cols]), m.ints(call, &[])]
     },
     "linalg.cholesky",
     ["self"],
@@ -127,7 +119,7 @@ function!(
     |call| {
         Matrix::square(call, "self")?;
         let b = Matrix::of(call, "B")?;
-        vec![b.with(&[b.rows, b.cols])]
+        vec![b.with(call, &[b.rows, b.cols])]
     },
     "linalg.solve_triangular",
     ["self", "B"],
@@ -147,9 +139,9 @@ function!(
             return Err(call.unsupported("pivot", "factorisation without pivots"));
         }
         vec![
-            m.with(&[m.rows, m.cols]),
-            m.ints(&[m.least(call)]),
-            m.ints(&[]),
+            m.with(call, &[m.rows, m.cols]),
+            m.ints(call, &[m.least(call)]),
+            m.ints(call, &[]),
         ]
     },
     "linalg.lu_factor",
@@ -164,9 +156,9 @@ function!(
         let m = Matrix::of(call, "LU_data")?;
         let k = m.least(call);
         vec![
-            m.with(&[m.rows, m.rows]),
-            m.with(&[m.rows, k]),
-            m.with(&[k, m.cols]),
+            m.with(call, &[m.rows, m.rows]),
+            m.with(call, &[m.rows, k]),
+            m.with(call, &[k, m.cols]),
         ]
     },
     "linalg.lu_unpack",
@@ -179,7 +171,7 @@ function!(
     eigh_types,
     |call| {
         let m = Matrix::square(call, "A")?;
-        vec![m.with(&[m.rows]), m.with(&[m.rows, m.cols])]
+        vec![m.with(call, &[m.rows]), m.with(call, &[m.rows, m.cols])]
     },
     "linalg.eigh",
     ["A"],
@@ -191,7 +183,7 @@ function!(
     eigvalsh_types,
     |call| {
         let m = Matrix::square(call, "A")?;
-        vec![m.with(&[m.rows])]
+        vec![m.with(call, &[m.rows])]
     },
     "linalg.eigvalsh",
     ["A"],
@@ -203,7 +195,7 @@ function!(
     svdvals_types,
     |call| {
         let m = Matrix::of(call, "A")?;
-        vec![m.with(&[m.least(call)])]
+        vec![m.with(call, &[m.least(call)])]
     },
     "linalg.svdvals",
     ["A"],
@@ -218,7 +210,11 @@ function!(
         let k = m.least(call);
         let full = call.bool("full_matrices")?;
         let (u, v) = if full { (m.rows, m.cols) } else { (k, k) };
-        vec![m.with(&[m.rows, u]), m.with(&[k]), m.with(&[v, m.cols])]
+        vec![
+            m.with(call, &[m.rows, u]),
+            m.with(call, &[k]),
+            m.with(call, &[v, m.cols]),
+        ]
     },
     "linalg.svd",
     ["A"],
@@ -236,7 +232,7 @@ function!(
             _ => return Err(call.unsupported("mode", "a mode without Q")),
         };
         let k = if complete { m.rows } else { m.least(call) };
-        vec![m.with(&[m.rows, k]), m.with(&[k, m.cols])]
+        vec![m.with(call, &[m.rows, k]), m.with(call, &[k, m.cols])]
     },
     "linalg.qr",
     ["A"],
@@ -248,7 +244,7 @@ function!(
     matrix_exp_types,
     |call| {
         let m = Matrix::square(call, "self")?;
-        vec![m.with(&[m.rows, m.cols])]
+        vec![m.with(call, &[m.rows, m.cols])]
     },
     "linalg.matrix_exp",
     ["self"],
@@ -261,7 +257,7 @@ function!(
     |call| {
         Matrix::square(call, "A")?;
         let b = Matrix::of(call, "B")?;
-        vec![b.with(&[b.rows, b.cols]), b.ints(&[])]
+        vec![b.with(call, &[b.rows, b.cols]), b.ints(call, &[])]
     },
     "linalg.solve",
     ["A", "B"],
@@ -273,7 +269,7 @@ function!(
     det_types,
     |call| {
         let m = Matrix::square(call, "A")?;
-        vec![m.with(&[])]
+        vec![m.with(call, &[])]
     },
     "linalg.det",
     ["A"],
@@ -285,7 +281,7 @@ function!(
     slogdet_types,
     |call| {
         let m = Matrix::square(call, "A")?;
-        vec![m.with(&[]), m.with(&[])]
+        vec![m.with(call, &[]), m.with(call, &[])]
     },
     "linalg.slogdet",
     ["A"],
@@ -302,13 +298,13 @@ fn checked(b: B, x: ValueId, info: ValueId) -> Result<ValueId> {
     b.assured(x, holds)
 }
 
+/// The matrix that a function takes, under one of its two names.
+fn matrix(args: &Args) -> Result<ValueId> {
+    args.value(if args.given("A") { "A" } else { "self" })
+}
+
 fn inv(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let name = if args.op.schema().position("A").is_some() {
-        "A"
-    } else {
-        "self"
-    };
-    let out = b.call_multi("aten.linalg_inv_ex.default", &[args.value(name)?.into()])?;
+    let out = b.call_multi("aten.linalg_inv_ex.default", &[matrix(args)?.into()])?;
     Ok(vec![checked(b, out[0], out[1])?])
 }
 
@@ -332,21 +328,11 @@ fn lu_factor(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 fn det(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let name = if args.op.schema().position("A").is_some() {
-        "A"
-    } else {
-        "self"
-    };
-    b.call_multi("inrush.linalg_det.default", &[args.value(name)?.into()])
+    b.call_multi("inrush.linalg_det.default", &[matrix(args)?.into()])
 }
 
 fn slogdet(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let name = if args.op.schema().position("A").is_some() {
-        "A"
-    } else {
-        "self"
-    };
-    b.call_multi("inrush.linalg_slogdet.default", &[args.value(name)?.into()])
+    b.call_multi("inrush.linalg_slogdet.default", &[matrix(args)?.into()])
 }
 
 /// The logarithm of a determinant: NaN where that is negative.
@@ -360,14 +346,20 @@ fn logdet(b: B, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![b.select(negative, nan, out[1])?])
 }
 
-/// Expands the dimensions ahead of the last `keep` to a common batch.
-fn expanded(b: B, v: ValueId, batch: &[Expr], keep: usize) -> Result<ValueId> {
-    let sizes = b.sizes(v)?;
-    let wanted = [batch, &sizes[sizes.len() - keep..]].concat();
-    if sizes == wanted {
-        return Ok(v);
+/// Expands two operands to one batch.
+fn in_one_batch(b: B, operands: [ValueId; 2]) -> Result<[ValueId; 2]> {
+    let [x, y] = operands.map(|v| b.sizes(v));
+    let sizes = [x?, y?];
+    let ahead = |s: &[Expr]| s[..s.len().saturating_sub(2)].to_vec();
+    let batch = meta::broadcast(b.exprs, &ahead(&sizes[0]), &ahead(&sizes[1]))?;
+    let mut out = operands;
+    for (v, s) in out.iter_mut().zip(&sizes) {
+        let wanted = [&batch, &s[s.len().saturating_sub(2)..]].concat();
+        if *s != wanted {
+            *v = b.call("aten.expand.default", &[(*v).into(), wanted.into()])?;
+        }
     }
-    b.call("aten.expand.default", &[v.into(), wanted.into()])
+    Ok(out)
 }
 
 /// Solves `A X = B` or `X A = B`. A vector, or a batch of them, on the right is one column.
@@ -375,7 +367,6 @@ fn solve(b: B, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("A")?, args.value("B")?);
     let left = args.bool("left")?;
     let (a_sizes, b_sizes) = (b.sizes(x)?, b.sizes(y)?);
-    let batch_of = |sizes: &[Expr], keep: usize| sizes[..sizes.len().saturating_sub(keep)].to_vec();
     // PyTorch takes a right side for vectors if it has one dimension, or if its sizes are those of A without the last.
     let vectors = b_sizes.len() == 1
         || (b_sizes.len() + 1 == a_sizes.len() && b_sizes[..] == a_sizes[..a_sizes.len() - 1]);
@@ -384,9 +375,7 @@ fn solve(b: B, args: &Args) -> Result<Vec<ValueId>> {
     } else {
         y
     };
-    let sizes = b.sizes(y)?;
-    let batch = meta::broadcast(b.exprs, &batch_of(&a_sizes, 2), &batch_of(&sizes, 2))?;
-    let (x, y) = (expanded(b, x, &batch, 2)?, expanded(b, y, &batch, 2)?);
+    let [x, y] = in_one_batch(b, [x, y])?;
     let out = b.call_multi(
         "inrush.linalg_solve.default",
         &[x.into(), y.into(), left.into()],
@@ -401,11 +390,7 @@ fn solve(b: B, args: &Args) -> Result<Vec<ValueId>> {
 
 /// Solves with a triangular matrix, with equal batches.
 fn solve_triangular(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let (x, y) = (args.value("self")?, args.value("B")?);
-    let (a_sizes, b_sizes) = (b.sizes(x)?, b.sizes(y)?);
-    let batch_of = |s: &[Expr]| s[..s.len().saturating_sub(2)].to_vec();
-    let batch = meta::broadcast(b.exprs, &batch_of(&a_sizes), &batch_of(&b_sizes))?;
-    let (x, y) = (expanded(b, x, &batch, 2)?, expanded(b, y, &batch, 2)?);
+    let [x, y] = in_one_batch(b, [args.value("self")?, args.value("B")?])?;
     let flags = ["upper", "left", "unitriangular"].map(|f| args.bool(f));
     let [upper, left, unit] = flags;
     let given = [
@@ -424,12 +409,7 @@ fn user_svd(b: B, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 fn user_eigh(b: B, args: &Args) -> Result<Vec<ValueId>> {
-    let name = if args.op.schema().position("A").is_some() {
-        "A"
-    } else {
-        "self"
-    };
-    let given = [args.value(name)?.into(), Arg::Str(args.str("UPLO")?.into())];
+    let given = [matrix(args)?.into(), Arg::Str(args.str("UPLO")?.into())];
     b.call_multi("inrush.linalg_eigh.default", &given)
 }
 

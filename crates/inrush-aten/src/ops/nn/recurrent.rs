@@ -15,7 +15,6 @@ use crate::ops::{B, decomposed, lowered};
 use crate::props::{Library, Prop};
 use crate::{Args, Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Result, Scalar};
-use inrush_expr::Expr;
 use inrush_graph::{Arg, Type, ValueId};
 
 /// Returns the types of a layer's results: all outputs, then each state.
@@ -59,13 +58,7 @@ fn layer<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     for v in call.list("state")?.into_iter().chain(weights) {
         inputs.push(lw.tensor(v)?);
     }
-    let shapes: Vec<(DType, Vec<Expr>)> = (layer_types(call)?.into_iter())
-        .filter_map(|t| match t {
-            Type::Tensor(t) => Some((t.dtype, t.sizes)),
-            _ => None,
-        })
-        .collect();
-    Ok(lw.library(function, params, &inputs, &shapes))
+    Ok(lw.library(function, params, &inputs, &layer_types(call)?))
 }
 
 /// All layers and directions of a recurrent operator. `states` are `[layers * directions, batch, features]`.
@@ -212,13 +205,7 @@ fn grouped_types(call: &Call) -> Result<Vec<Type>> {
 fn grouped<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let mut inputs = vec![lw.arg(call, "self")?, lw.arg(call, "mat2")?];
     inputs.extend(lw.opt_arg(call, "offs")?);
-    let shapes: Vec<(DType, Vec<Expr>)> = (grouped_types(call)?.into_iter())
-        .filter_map(|t| match t {
-            Type::Tensor(t) => Some((t.dtype, t.sizes)),
-            _ => None,
-        })
-        .collect();
-    Ok(lw.library("grouped_mm", Vec::new(), &inputs, &shapes))
+    Ok(lw.library("grouped_mm", Vec::new(), &inputs, &grouped_types(call)?))
 }
 
 const LSTM: &str = "(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)";
