@@ -20,7 +20,7 @@ use crate::errors::raise;
 use inrush_base::{Error, ErrorKind, Scalar};
 use inrush_host::dtype_code;
 use inrush_host::program::{HostProgram, ObjectId, Out, Read, Segment, StepKind, View};
-use inrush_program::{Buffer, Place, Reads, Size, SizeId, evaluate_known};
+use inrush_program::{Reads, Size, SizeId, evaluate_known};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -48,8 +48,8 @@ pub struct Loaded {
     model: Model,
     /// Plans for sizes seen, in the order of their making; the oldest goes first.
     plans: Mutex<Vec<Planned>>,
-    /// True if a call writes any of its inputs.
-    mutates: bool,
+    /// By input: true if calls write it.
+    writes_input: Vec<bool>,
 }
 
 /// Values of a segment's symbols and the plan for them.
@@ -57,9 +57,8 @@ type Planned = (SmallVec<[i64; 4]>, Arc<CallPlan>);
 
 impl Loaded {
     pub fn new(model: Model) -> Loaded {
-        let written = |b: &Buffer| b.written && matches!(b.place, Place::Input { .. });
         Loaded {
-            mutates: model.program().buffers.iter().any(written),
+            writes_input: model.program().written_inputs(),
             model,
             plans: Mutex::default(),
         }
@@ -343,7 +342,11 @@ impl Call<'_> {
             if !shared {
                 let (copy, address) = shims.empty(py, &want.sizes, &want.strides, code)?;
                 copy.bind(py).call_method1("copy_", (object,))?;
-                copies.push((*slot, copy));
+                if l.writes_input[k] {
+                    copies.push((*slot, copy));
+                } else {
+                    lent.push(copy);
+                }
                 inputs.push(address);
                 continue;
             }
@@ -392,11 +395,9 @@ impl Call<'_> {
         })
         .map_err(|e| run_error(&e))?;
         drop(lent);
-        if l.mutates {
-            for (slot, copy) in &copies {
-                let original = self.value(*slot)?.bind(py);
-                original.call_method1("copy_", (copy,))?;
-            }
+        for (slot, copy) in &copies {
+            let original = self.value(*slot)?.bind(py);
+            original.call_method1("copy_", (copy,))?;
         }
         for (k, slot) in s.outputs.iter().enumerate() {
             let value = match &plan.outputs()[k] {
