@@ -354,7 +354,7 @@ mod tests {
             assert_eq!(text.operators, 60);
             assert!(decomposed(&text.text).unwrap() >= 60);
             let (stages, steps) = compile(&text.text, &caps, 2).unwrap();
-            assert_eq!(stages.len(), 9);
+            assert_eq!(stages.len(), 10);
             assert!(steps >= products, "{steps} steps");
         }
     }
