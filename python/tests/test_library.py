@@ -113,7 +113,7 @@ def test_a_vector_is_solved_for(tmp_path):
 
 @pytest.mark.parametrize("sizes", [(6, 4), (4, 6), (2, 5, 5), (3, 0)])
 def test_factors_multiply_to_their_matrix(tmp_path, sizes):
-    # Eager's signs of singular vectors are as free as ours.
+    # The signs of singular vectors are not unique, so products are compared.
     def factors(x):
         q, r = L.qr(x)
         u, s, vh = L.svd(x, full_matrices=False)

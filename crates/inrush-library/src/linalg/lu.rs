@@ -161,7 +161,7 @@ fn lu_factor<T: Real>(call: &mut Call<'_, '_>) -> Result<()> {
     })
 }
 
-/// Returns a row or column number as it is written to outputs.
+/// Converts a row or column number to the type of outputs.
 pub(super) fn code_of(n: usize) -> Result<i32> {
     i32::try_from(n).map_err(|_| Error::input(format!("a matrix of {n} rows or columns")))
 }

@@ -1,5 +1,5 @@
 //! QR factorisation by Householder reflections, in LAPACK's signs: a diagonal element of R has the sign opposite to the one it
-//! replaces, and a column that is zero below its diagonal is left as it is.
+//! replaces, and a column that is zero below its diagonal needs no reflection.
 //!
 //! Reflections of a block of columns are applied together: `I - V T V^T` with an upper triangular `T` (compact WY).
 

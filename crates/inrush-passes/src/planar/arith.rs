@@ -243,7 +243,7 @@ pub(super) fn conj(cx: &mut Cx) -> Result<Vec<V>> {
     Ok(vec![cx.conjugate(z)?])
 }
 
-/// Returns the first argument as it is.
+/// Returns the first argument unchanged.
 pub(super) fn first(cx: &Cx) -> Result<V> {
     match cx.args.first() {
         Some(Arg::Value(v)) => Ok(cx.parts.get(v).map_or(V::Real(*v), |z| V::Complex(*z))),

@@ -9,7 +9,7 @@
 //!
 //! # When
 //! Ahead of time, over the whole graph as imported, ahead of stage normalize: so all other stages see real numbers only. Inside
-//! PyTorch complex operators are called instead. A graph without complex values stays as it is.
+//! PyTorch complex operators are called instead. A graph without complex values is not changed.
 //!
 //! # Numerics
 //! Quotients are scaled as eager's (Smith's algorithm), `abs` is `hypot`, and square roots do not cancel. A real factor multiplies

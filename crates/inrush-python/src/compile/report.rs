@@ -25,7 +25,7 @@ pub struct Report {
     /// Kernels whose tiles were measured: what the rules chose, what won, with microseconds.
     #[serde(default)]
     pub tuned: Vec<String>,
-    /// The first call will measure tiles; what wins is for those who compile again.
+    /// True if the first call measures tiles. Later compilations use the fastest.
     #[serde(default)]
     pub untuned: bool,
     /// Called operators with the reason and the Python line.
