@@ -47,7 +47,6 @@ use std::cell::RefCell;
 
 pub(crate) use eval::floor_div;
 pub use fork::Import;
-pub use places::strides_nest;
 pub use position::Position;
 pub use range::Range;
 pub use rules::Rule;

@@ -1,6 +1,7 @@
 //! Finds tensors two of whose elements share a memory location, as `expand` and `unfold` make them.
 
 use crate::{Expr, Exprs};
+use inrush_base::strides_nest;
 use rustc_hash::FxHashSet;
 
 /// Tensors of up to this many elements are decided by listing all offsets, if no simpler test
@@ -26,19 +27,6 @@ impl Exprs {
         }
         overlap(known)
     }
-}
-
-/// Returns true if each stride exceeds the span of the dimensions of smaller strides, so that no two
-/// elements have one offset. Sorts the `(stride, size)` pairs, of sizes above 1. Takes no time: an
-/// answer that is false leaves open whether elements meet, see [`Exprs::overlaps`].
-pub fn strides_nest(dims: &mut [(i64, i64)]) -> bool {
-    dims.sort_unstable();
-    let mut span = 0i64;
-    dims.iter().all(|(stride, size)| {
-        let nests = *stride > span;
-        span = span.saturating_add(stride.saturating_mul(size - 1));
-        nests
-    })
 }
 
 /// Returns true if two points of a box of known `(stride, size)` pairs have the same offset.

@@ -23,4 +23,4 @@ pub mod program;
 pub mod shape;
 
 pub use host::Host;
-pub use shape::{Shape, dtype_code};
+pub use shape::{Shape, dtype_code, dtype_of};

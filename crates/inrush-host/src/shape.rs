@@ -1,7 +1,6 @@
 //! Dtype, sizes and strides of a tensor, in the numbers that library calls take.
 
-use inrush_base::{DType, Error, Result};
-use inrush_expr::strides_nest;
+use inrush_base::{DType, Error, Result, strides_nest};
 use smallvec::SmallVec;
 
 /// A tensor's dtype, sizes and strides.
@@ -81,6 +80,11 @@ pub fn dtype_code(d: DType) -> i32 {
         DType::U32 => 28,
         DType::U64 => 29,
     }
+}
+
+/// Returns the dtype with a number of PyTorch's, see [`dtype_code`].
+pub fn dtype_of(code: i32) -> Option<DType> {
+    DType::all().find(|d| dtype_code(*d) == code)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use crate::host::shim::shims;
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_compile::Options;
-use inrush_host::dtype_code;
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
+use inrush_host::{dtype_code, dtype_of};
 use inrush_package::{Target as Machine, WeightData};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::cache::Cache;
@@ -182,8 +182,7 @@ impl LoadedPackage {
             let h = shims.tensor(tensor)?;
             // SAFETY: the tensor is held by the list.
             let ((address, code), (sizes, strides)) = unsafe { (shims.data(h)?, shims.shape(h)?) };
-            let dtype = DType::all().find(|d| dtype_code(*d) == code);
-            let dtype = dtype.ok_or_else(|| {
+            let dtype = dtype_of(code).ok_or_else(|| {
                 raise(Error::input(format!(
                     "the weight `{name}` has no dtype of inrush"
                 )))

@@ -5,7 +5,7 @@ use crate::errors::{InputError, raise, raise_load};
 use crate::nesting::{Nesting, Node};
 use crate::signature::{Signature, scalar};
 use crate::{array, tensor};
-use inrush_base::{Error, Result};
+use inrush_base::{Error, Result, strides_nest};
 use inrush_runtime::dlpack::Borrow;
 use inrush_runtime::tensor::extent;
 use inrush_runtime::{
@@ -185,16 +185,10 @@ fn check_apart(outputs: &[Tensor]) -> Result<()> {
             .zip(t.sizes.iter().copied())
             .filter(|(_, n)| *n > 1)
             .collect();
-        dims.sort_unstable();
-        // Each dimension steps over all that the ones within it span.
-        let mut span = 0;
-        for (stride, n) in dims {
-            if stride <= span {
-                return Err(Error::input(format!(
-                    "output {k}: elements of the array share memory"
-                )));
-            }
-            span += stride * (n - 1);
+        if !strides_nest(&mut dims) {
+            return Err(Error::input(format!(
+                "output {k}: elements of the array share memory"
+            )));
         }
         for (j, other) in outputs[..k].iter().enumerate() {
             let (a, b) = (range(t), range(other));

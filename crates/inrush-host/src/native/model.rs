@@ -149,8 +149,7 @@ fn has_strides(sizes: &[i64], have: &[i64], want: &[i64]) -> bool {
 }
 
 fn dtype_of(code: i32) -> Result<DType> {
-    (DType::all().find(|d| dtype_code(*d) == code))
-        .ok_or_else(|| Error::internal("a dtype without a name"))
+    crate::shape::dtype_of(code).ok_or_else(|| Error::internal("a dtype without a name"))
 }
 
 impl CallState<'_> {

@@ -11,8 +11,7 @@ use super::shim::{Handle, Shims};
 use super::steps::out_of_memory;
 use super::tensor::Owned;
 use crate::errors::raise;
-use inrush_base::DType;
-use inrush_host::dtype_code;
+use inrush_host::dtype_of;
 use inrush_host::gpu::driver::{Driver, Stream};
 use inrush_host::gpu::plan::written;
 use inrush_host::program::{Device, HostProgram, Out};
@@ -134,7 +133,7 @@ impl Made {
 
 /// Bytes of a tensor without holes and overlaps; `None` for others.
 fn dense(sizes: &[i64], strides: &[i64], dtype: i32) -> Option<usize> {
-    let element = DType::all().find(|d| dtype_code(*d) == dtype)?.size();
+    let element = dtype_of(dtype)?.size();
     if sizes.contains(&0) {
         return Some(0);
     }
@@ -407,7 +406,7 @@ fn capture(
 /// The exception for a tensor that the device has no memory for.
 fn too_large(py: Python<'_>, device: Device, sizes: &[i64], dtype: i32) -> PyErr {
     let elements = sizes.iter().map(|n| *n as u64).product::<u64>();
-    let size = DType::all().find(|d| dtype_code(*d) == dtype);
+    let size = dtype_of(dtype);
     let bytes = elements.saturating_mul(size.map_or(1, |d| d.size() as u64));
     out_of_memory(py, device, bytes)
 }
@@ -454,6 +453,8 @@ impl Captured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inrush_base::DType;
+    use inrush_host::dtype_code;
 
     #[test]
     fn tensors_without_holes_are_told_from_others() {
