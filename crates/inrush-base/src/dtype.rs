@@ -126,6 +126,15 @@ impl DType {
         }
     }
 
+    /// Returns the dtype of the real and imaginary parts of a complex dtype; `None` for others.
+    pub fn part(self) -> Option<DType> {
+        match self {
+            DType::C64 => Some(DType::F32),
+            DType::C128 => Some(DType::F64),
+            _ => None,
+        }
+    }
+
     /// Smallest and largest value of an integer dtype or bool, as `i128`.
     pub fn int_range(self) -> Option<(i128, i128)> {
         if self == DType::Bool {

@@ -23,11 +23,7 @@ pub(crate) struct Pairs {
 impl Pairs {
     /// Returns the pairs of a complex weight; `None` for another.
     pub(crate) fn of(view: &WeightView) -> Option<Pairs> {
-        let dtype = match view.dtype {
-            DType::C64 => DType::F32,
-            DType::C128 => DType::F64,
-            _ => return None,
-        };
+        let dtype = view.dtype.part()?;
         let doubled = view.strides.iter().map(|s| s.checked_mul(2));
         let mut strides = doubled.collect::<Option<Vec<i64>>>()?;
         strides.push(1);

@@ -331,9 +331,6 @@ fn interleaved(graph: &Graph, t: &TensorType) -> Result<TensorType> {
 
 /// Returns the dtype of the parts of a complex dtype.
 fn part_of(dtype: DType) -> Result<DType> {
-    match dtype {
-        DType::C64 => Ok(DType::F32),
-        DType::C128 => Ok(DType::F64),
-        other => Err(Error::internal(format!("{other} is not complex"))),
-    }
+    let part = dtype.part();
+    part.ok_or_else(|| Error::internal(format!("{dtype} is not complex")))
 }
