@@ -1,11 +1,10 @@
 //! Executes compiled programs on GPUs, over any process that can host them.
 //!
-//! A [`HostProgram`](program::HostProgram) says as data what a call does. [`gpu::Engine`] runs it: it plans memory and launches for
+//! A [`HostProgram`](inrush_program::host::HostProgram) says as data what a call does. [`gpu::Engine`] runs it: it plans memory and launches for
 //! each set of sizes, and issues them. What it needs of the process around it (memory, a stream, library calls, steps that
 //! need an interpreter) it asks through [`Host`].
 //!
 //! ```text
-//! program  HostProgram: the steps of a call, as data; what caches hold
 //! shape    dtype, sizes and strides of a tensor
 //! host     the trait that a process implements
 //! gpu      planning and execution on a device
@@ -19,7 +18,7 @@ pub mod devices;
 pub mod gpu;
 pub mod host;
 pub mod native;
-pub mod program;
+pub use inrush_program::host as program;
 pub mod shape;
 
 pub use host::Host;

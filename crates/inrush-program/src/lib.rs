@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod gpu;
+pub mod host;
 mod size;
 pub mod text;
 mod verify;

@@ -1,34 +1,16 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
 use crate::program::{
-    Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Out, Read, Segment, Step, StepKind,
-    Symbol, View,
+    Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Lowered, Object, Out, Read,
+    Segment, Step, StepKind, Symbol, View,
 };
-use inrush_base::{Caps, DType, Error, Result, Scalar};
+use inrush_base::{Caps, DType, Error, Result};
 use inrush_compile::{
     Layout as SequenceLayout, Part, Sequence, SequenceOutput, SymbolDef, SymbolFrom, What,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
 use rustc_hash::FxHashMap;
-
-/// An object of the host.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Object {
-    /// A weight by its name.
-    Weight(String),
-    Scalar(Scalar),
-    None,
-}
-
-/// A host program with its objects.
-#[derive(Clone, Debug)]
-pub struct Lowered {
-    pub program: HostProgram,
-    pub objects: Vec<Object>,
-    /// Names of the user's inputs, in call order.
-    pub inputs: Vec<String>,
-}
 
 /// Slots of values, numbered as they are met.
 #[derive(Default)]
@@ -215,7 +197,7 @@ fn outputs(outputs: &[SequenceOutput], slots: &mut Slots, objects: &mut Vec<Obje
         .map(|o| match o {
             SequenceOutput::Value(v) => Out::Slot(slots.of(*v)),
             SequenceOutput::Int(id) => Out::Size(*id),
-            SequenceOutput::Scalar(s) => object(Object::Scalar(*s)),
+            SequenceOutput::Scalar(s) => object(Object::Scalar((*s).into())),
             SequenceOutput::None => object(Object::None),
         })
         .collect()

@@ -14,6 +14,7 @@ mod memory;
 mod model;
 mod process;
 
-pub use lower::{Lowered, Object, lower};
+pub use crate::program::{Lowered, Object};
+pub use lower::lower;
 pub use model::Model;
 pub use process::Process;

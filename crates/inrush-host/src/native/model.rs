@@ -1,11 +1,10 @@
 //! A compiled model on a device: its weights, and calls.
 
-use super::lower::{Lowered, Object};
 use super::process::{Process, Tensor as DeviceTensor};
 use crate::gpu::driver::DevicePtr;
 use crate::gpu::plan::{CheckInput, Plain, View};
 use crate::gpu::{Engine, Frame};
-use crate::program::{HostProgram, Layout, Out, Read};
+use crate::program::{HostProgram, Layout, Lowered, Object, Out, Read};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result};
 use inrush_program::evaluate_known;
@@ -305,7 +304,7 @@ impl CallState<'_> {
                     Value::Int(size.ok_or_else(|| Error::input("a size overflows"))?)
                 }
                 Out::Constant(k) => match &self.model.lowered.objects[*k] {
-                    Object::Scalar(s) => Value::Scalar(*s),
+                    Object::Scalar(s) => Value::Scalar((*s).into()),
                     _ => Value::None,
                 },
                 Out::Slot(s) => self.output(process, frame, *s)?,

@@ -1,8 +1,8 @@
 //! The steps of a compiled graph's call, as data: it is written to caches and read back. Objects of the host (constants,
 //! operators that it calls) are in a list of its own, and are named by position.
 
+use crate::{Dt, GpuKernel, GpuTarget, Num, Program, Size, SizeId};
 use inrush_base::{Error, Isa, Result};
-use inrush_program::{Dt, GpuKernel, GpuTarget, Program, Size, SizeId};
 use serde::{Deserialize, Serialize};
 
 /// The prefix of names of kernels that users wrote; the kernel's own name follows.
@@ -10,6 +10,24 @@ pub const USER_KERNEL: &str = "triton.";
 
 /// A position among the host's objects.
 pub type ObjectId = usize;
+
+/// A host program that needs no interpreter, with the objects that it names: what a package holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lowered {
+    pub program: HostProgram,
+    pub objects: Vec<Object>,
+    /// Names of the user's inputs, in call order.
+    pub inputs: Vec<String>,
+}
+
+/// An object of a host without an interpreter.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Object {
+    /// A weight by its name.
+    Weight(String),
+    Scalar(Num),
+    None,
+}
 
 /// The steps of a call with all that it needs but machine code and objects of the host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
