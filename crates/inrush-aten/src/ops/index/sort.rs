@@ -446,9 +446,7 @@ fn topk_meta(call: &Call) -> Result<Vec<Type>> {
     let mut sizes = t.sizes.clone();
     let k = call.int("k")?;
     if let Some(s) = sizes.get_mut(dim) {
-        if call.exprs.prove_lt(*s, k) {
-            return Err(call.unsupported("k", "more than there are elements"));
-        }
+        call.at_most(k, *s, "k of topk")?;
         *s = k;
     }
     Ok(values_and_places(call.exprs, t.dtype, sizes))

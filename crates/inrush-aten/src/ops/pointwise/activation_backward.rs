@@ -137,6 +137,11 @@ fn elu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
 /// changes nothing.
 fn leaky_relu(p: &mut Pw, x: &[StmtId]) -> Result<StmtId> {
     let slope = p.number("negative_slope")?;
+    if p.call.bool("self_is_result")? && p.float("negative_slope")? < 0.0 {
+        return Err(Error::input(
+            "the gradient of a leaky_relu in place needs a slope that is not negative",
+        ));
+    }
     let below = p.mul(x[0], slope);
     let above = p.opc(S::Gt, x[1], 0.0);
     Ok(p.select(above, x[0], below))

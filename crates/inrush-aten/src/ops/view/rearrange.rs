@@ -32,6 +32,18 @@ fn flip_dims(c: &Call, dims: &[usize]) -> Result<Vec<View>> {
     }])
 }
 
+/// Reverses dimension `dim`, which the tensor must have: `fliplr` of a vector is an error.
+fn flip_dim(c: &Call, dim: usize) -> Result<Vec<View>> {
+    let rank = c.viewed()?.rank();
+    if rank <= dim {
+        return Err(Error::input(format!(
+            "the tensor must have at least {} dimensions, has {rank}",
+            dim + 1
+        )));
+    }
+    flip_dims(c, &[dim])
+}
+
 /// Reverses the dimensions that the call names.
 fn flip(c: &Call) -> Result<Vec<View>> {
     let dims = c.dims("dims", c.viewed()?.rank())?;
@@ -305,13 +317,13 @@ pub const ROWS: &[Row] = &[
     view(
         "aten.fliplr.default",
         "(Tensor self) -> Tensor",
-        |c| flip_dims(c, &[1]),
+        |c| flip_dim(c, 1),
         "(f32[2,3])",
     ),
     view(
         "aten.flipud.default",
         "(Tensor self) -> Tensor",
-        |c| flip_dims(c, &[0]),
+        |c| flip_dim(c, 0),
         "(f32[2,3])",
     ),
     view(
