@@ -165,6 +165,8 @@ pub struct View {
     pub offset: i64,
     /// PyTorch's number of what elements are read as, if not as the base's.
     pub dtype: Option<i32>,
+    /// Sizes and strides of the base that the view relies on.
+    pub base_layout: Option<(SmallVec<[i64; 6]>, SmallVec<[i64; 6]>)>,
 }
 
 /// The memory that an address is in, before the arena is laid out.
@@ -476,6 +478,10 @@ impl Planner<'_> {
             }
             StepKind::View(v) => {
                 if self.placement.seen[v.value] {
+                    let base_layout = match &v.base_layout {
+                        Some((sizes, strides)) => Some((self.all(sizes)?, self.all(strides)?)),
+                        None => None,
+                    };
                     let view = View {
                         slot: v.value,
                         base: v.base,
@@ -483,6 +489,7 @@ impl Planner<'_> {
                         strides: self.all(&v.strides)?,
                         offset: self.size(v.offset)?,
                         dtype: v.dtype.map(|d| dtype_code(d.0)),
+                        base_layout,
                     };
                     self.ops.push(Op::View(Box::new(view)));
                 }

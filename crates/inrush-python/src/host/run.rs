@@ -270,24 +270,13 @@ impl Call<'_> {
         };
         let (sizes, strides) = (all(&v.sizes)?, all(&v.strides)?);
         let object = self.value(v.base)?.bind(py);
-        let mut base = shims.tensor(object)?;
-        let mut held = None;
-        if let Some((from, by)) = &v.base_layout {
-            let (from, by) = (all(from)?, all(by)?);
-            // SAFETY: the tensor is held by its slot.
-            let ((_, dtype), (have, lie)) = unsafe { (shims.data(base)?, shims.shape(base)?) };
-            // A called operator may give other strides than its metadata says, which the view's were made from.
-            let same = (have.iter().zip(lie.iter().zip(&by))).all(|(n, (a, b))| *n <= 1 || a == b);
-            if !same && !have.contains(&0) {
-                let (copy, _) = shims.empty(py, &from, &by, dtype)?;
-                copy.bind(py).call_method1("copy_", (object,))?;
-                base = shims.tensor(copy.bind(py))?;
-                held = Some(copy);
-            }
-        }
+        let held = match &v.base_layout {
+            Some((from, by)) => laid_out(shims, object, &all(from)?, &all(by)?)?,
+            None => None,
+        };
+        let base = shims.tensor(held.as_ref().unwrap_or(object))?;
         let dtype = v.dtype.map(|d| dtype_code(d.0));
         let view = shims.view(py, base, &sizes, &strides, self.size(v.offset)?, dtype)?;
-        drop(held);
         self.slots[v.value] = Some(view);
         Ok(())
     }
@@ -413,7 +402,7 @@ impl Call<'_> {
                     OutputPlace::Own => made[k].take().unwrap_or_else(|| py.None()),
                     OutputPlace::Input { input, offset } => {
                         let base = self.value(s.inputs[input])?;
-                        share(py, shims, base, sizes, strides, offset)?
+                        share(shims, base.bind(py), sizes, strides, offset)?
                     }
                     OutputPlace::Output { output, offset } => {
                         let base = match (&made[output], s.outputs.get(output)) {
@@ -421,7 +410,7 @@ impl Call<'_> {
                             (None, Some(slot)) => self.value(*slot)?,
                             _ => return Err(PyRuntimeError::new_err("an output is missing")),
                         };
-                        share(py, shims, base, sizes, strides, offset)?
+                        share(shims, base.bind(py), sizes, strides, offset)?
                     }
                 },
             };
@@ -462,22 +451,40 @@ impl Call<'_> {
     }
 }
 
+/// Copies a tensor whose strides are not those that a view of it was made from; `None` where they are. A called operator may
+/// return other strides than its metadata says.
+pub fn laid_out<'py>(
+    shims: &Shims,
+    tensor: &Bound<'py, PyAny>,
+    sizes: &[i64],
+    strides: &[i64],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: the caller holds the tensor.
+    let (have, by) = unsafe { shims.shape(shims.tensor(tensor)?)? };
+    let same = (have.iter().zip(by.iter().zip(strides))).all(|(n, (a, b))| *n <= 1 || a == b);
+    if same || have.contains(&0) {
+        return Ok(None);
+    }
+    let copy = tensor.call_method1("new_empty_strided", (sizes, strides))?;
+    copy.call_method1("copy_", (tensor,))?;
+    Ok(Some(copy))
+}
+
 /// Returns a view of a tensor, or the tensor itself if sizes and strides are the same.
 pub fn share(
-    py: Python<'_>,
     shims: &Shims,
-    base: &Py<PyAny>,
+    base: &Bound<'_, PyAny>,
     sizes: &[i64],
     strides: &[i64],
     offset: i64,
 ) -> PyResult<Py<PyAny>> {
-    let h = shims.tensor(base.bind(py))?;
+    let h = shims.tensor(base)?;
     // SAFETY: the caller holds the tensor.
     let (s, t) = unsafe { shims.shape(h)? };
     if offset == 0 && s == sizes && t == strides {
-        return Ok(base.clone_ref(py));
+        return Ok(base.clone().unbind());
     }
-    shims.view(py, h, sizes, strides, offset, None)
+    shims.view(base.py(), h, sizes, strides, offset, None)
 }
 
 /// Returns a number as a Python object.

@@ -1,6 +1,6 @@
 //! Steps that need the interpreter, arguments and results, and exceptions.
 
-use super::run::{Call, run_error, scalar, share};
+use super::run::{Call, laid_out, run_error, scalar, share};
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
 use inrush_host::devices::torch_name;
@@ -36,11 +36,16 @@ pub fn step(
         }
         Op::View(v) => {
             show(torch, py, call, frame, v.base)?;
-            let base = call.value(v.base)?;
+            let mut base = call.value(v.base)?.bind(py).clone();
+            if let Some((sizes, strides)) = &v.base_layout
+                && let Some(copy) = laid_out(torch.shims, &base, sizes, strides)?
+            {
+                base = copy;
+            }
             let view = match v.dtype {
-                None => share(py, torch.shims, base, &v.sizes, &v.strides, v.offset)?,
+                None => share(torch.shims, &base, &v.sizes, &v.strides, v.offset)?,
                 dtype => {
-                    let base = torch.shims.tensor(base.bind(py))?;
+                    let base = torch.shims.tensor(&base)?;
                     (torch.shims).view(py, base, &v.sizes, &v.strides, v.offset, dtype)?
                 }
             };

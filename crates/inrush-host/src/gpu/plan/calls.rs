@@ -33,6 +33,7 @@ impl Planner<'_> {
                         strides: shape.strides,
                         offset: 0,
                         dtype: None,
+                        base_layout: None,
                     })));
                 }
                 continue;

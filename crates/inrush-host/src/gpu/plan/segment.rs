@@ -52,6 +52,7 @@ impl Planner<'_> {
                                     strides: shape.strides,
                                     offset: *offset,
                                     dtype: None,
+                                    base_layout: None,
                                 })));
                             }
                         }
