@@ -1,6 +1,6 @@
 """Checks GPU kernels without a GPU: Triton builds each of them for each target, and its interpreter runs them.
 
-`triton_check.py FOLDER [--build cuda:90,hip:gfx942] [--run] [--limit N] [--filter TEXT]`
+`triton_check.py FOLDER [--build cuda:90,hip:gfx942] [--run] [--jobs N] [--limit N] [--filter TEXT]`
 
 FOLDER is what `inrush-gpucheck` wrote. Running compares whole programs with the loop interpreter's results. Exit code 1 when
 something fails.
@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -91,7 +92,8 @@ def run(folder, index, args):
             modules[name] = module
         return getattr(modules[name], index["kernels"][name]["function"])
 
-    for program in index["programs"]:
+    part, parts = (int(n) for n in args.part.split("/"))
+    for program in index["programs"][part::parts]:
         if args.filter not in program["name"]:
             continue
         if program["refused"]:
@@ -157,11 +159,22 @@ def argument(a, storage):
     return TensorDescriptor(flat[a["offset"] :], a["sizes"], a["strides"], [int(n) for n in block.split(",")])
 
 
+def run_in_processes(args):
+    """Runs every n-th program in each of n processes, with one thread each. Returns the number of those that failed."""
+    command = [sys.executable, __file__, str(args.folder), "--run", "--limit", str(args.limit), "--filter", args.filter]
+    command += ["--verbose"] * args.verbose
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    children = [subprocess.Popen([*command, "--part", f"{k}/{args.jobs}"], env=env) for k in range(args.jobs)]
+    return sum(child.wait() != 0 for child in children)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--build", default="")
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run programs")
+    parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--filter", default="")
     parser.add_argument("--verbose", action="store_true")
@@ -170,7 +183,10 @@ def main():
     failures = []
     if args.build:
         failures += build(args.folder, index, args.build.split(","), args)
-    if args.run:
+    if args.run and args.jobs > 1:
+        if failed := run_in_processes(args):
+            failures.append(f"{failed} of {args.jobs} processes")
+    elif args.run:
         # The interpreter is chosen when a kernel is defined.
         os.environ["TRITON_INTERPRET"] = "1"
         import torch
@@ -186,8 +202,9 @@ def main():
         failures += run(args.folder, index, args)
     for f in failures:
         print("FAILED", f)
-    refused = sum(1 for p in index["programs"] if p["refused"])
-    print(f"{len(failures)} failures; {refused} of {len(index['programs'])} programs hold kernels that are refused")
+    if args.part == "0/1":
+        refused = sum(1 for p in index["programs"] if p["refused"])
+        print(f"{len(failures)} failures; {refused} of {len(index['programs'])} programs hold kernels that are refused")
     sys.exit(1 if failures else 0)
 
 

@@ -298,7 +298,9 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
     run(Command::new(python)
         .arg(&check)
         .args([&folder, "--build", targets, "--limit", GPU_BUILDS]))?;
-    run(Command::new(python).arg(&check).args([&folder, "--run"]))
+    run(Command::new(python)
+        .arg(&check)
+        .args([&folder, "--run", "--jobs", &workers(8)]))
 }
 
 /// Announces a step.
