@@ -121,12 +121,12 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
 }
 
-/// Runs a command in the root.
+/// Runs a command, in the root unless it names a folder.
 fn run(command: &mut Command) -> Result<(), String> {
-    let status = command
-        .current_dir(root())
-        .status()
-        .map_err(|e| e.to_string())?;
+    if command.get_current_dir().is_none() {
+        command.current_dir(root());
+    }
+    let status = command.status().map_err(|e| e.to_string())?;
     if status.success() {
         Ok(())
     } else {
