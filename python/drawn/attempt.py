@@ -44,8 +44,8 @@ class Outcome:
 def attempt(seed: int, device: str, expect_known: bool = True, patience: float = PATIENCE) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
         try:
+            torch.manual_seed(seed)
             program = draw(seed)
             verdict = check(program, device)
             if not is_wrong(verdict):

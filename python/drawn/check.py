@@ -58,14 +58,20 @@ def check(program: Program, device: str, variants: list[Variant] | None = None, 
     try:
         built = load("eager")
         eager = run(program, built, built.function, device, variants)
+        finish(device)
+    except torch.AcceleratorError:
+        raise
     except Exception:
         return "invalid"
     built = load("compiled")
     try:
         got = run(program, built, compiled(program, built.function, inrush.backend), device, variants)
+        finish(device)
     except torch.AcceleratorError:
         raise
     except Exception as error:
+        # A fault of a kernel shows as an error of a later call, of whatever type.
+        finish(device)
         if BEYOND_TRACING in str(error):
             return "refused"
         theirs = by_tracing(program, device, variants)
@@ -106,6 +112,12 @@ def turns_by_rounding(wrong: str, program: Program, device: str, variants: list[
         if compare(pair[0], dataclasses.replace(pair[1], generator=pair[0].generator), None, program)[0]:
             return True
     return False
+
+
+def finish(device: str) -> None:
+    """Waits for the device, so that a fault of a kernel is raised by the program that caused it."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 def excused(wrong: str) -> bool:
