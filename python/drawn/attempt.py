@@ -46,6 +46,10 @@ def attempt(seed: int, device: str, expect_known: bool = True, patience: float =
         warnings.simplefilter("ignore")
         try:
             torch.manual_seed(seed)
+        except torch.AcceleratorError:
+            # An earlier program ended the device's context: this process can run nothing more there.
+            os._exit(1)
+        try:
             program = draw(seed)
             verdict = check(program, device)
             if not is_wrong(verdict):

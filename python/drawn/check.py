@@ -59,9 +59,9 @@ def check(program: Program, device: str, variants: list[Variant] | None = None, 
         built = load("eager")
         eager = run(program, built, built.function, device, variants)
         finish(device)
-    except torch.AcceleratorError:
-        raise
     except Exception:
+        # Eager's own kernels fault too, such as its attention on a tensor at an odd multiple of 4 bytes. What this process runs
+        # on the device after that fails.
         return "invalid"
     built = load("compiled")
     try:
