@@ -25,6 +25,12 @@ pub type DevicePtr = u64;
 /// File name of the driver's library.
 pub const LIBRARY: &str = "libcuda.so.1";
 
+/// Folders where NVIDIA's installers put the libraries that go with a driver.
+pub const LIBRARY_FOLDERS: [&str; 2] = [
+    "/usr/local/cuda/lib64",
+    "/usr/local/cuda/targets/x86_64-linux/lib",
+];
+
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and its neighbours.
 const ATTRIBUTE_STATIC_SHARED: c_int = 1;
 const ATTRIBUTE_LOCAL: c_int = 3;
@@ -249,18 +255,32 @@ impl Driver {
         })
     }
 
-    /// Makes the primary context of a device current: for programs that host no other user of the driver.
-    pub fn make_current(&self, device: i32) -> Result<()> {
-        let (mut handle, mut context) = (0, std::ptr::null_mut());
-        // SAFETY: the pointers are to an int and a handle; the context stays until the process ends.
+    /// Returns the primary context of a device, which stays until the process ends.
+    pub fn primary_context(&self, device: i32) -> Result<Context> {
+        let (mut handle, mut context): (_, Handle) = (0, std::ptr::null_mut());
+        // SAFETY: the pointers are to an int and a handle.
         unsafe {
-            self.check("cuDeviceGet", (self.0.device_get)(&mut handle, device))?;
+            self.check("cuDeviceGet", (self.0.device_get)(&mut handle, device))
+                .map_err(|e| e.context(format!("device {device}")))?;
             self.check(
                 "cuDevicePrimaryCtxRetain",
                 (self.0.primary_retain)(&mut context, handle),
             )?;
-            self.check("cuCtxSetCurrent", (self.0.context_set)(context))
         }
+        Ok(Context(context as usize))
+    }
+
+    /// Makes a context current on the calling thread.
+    pub fn set_current(&self, context: Context) -> Result<()> {
+        // SAFETY: contexts are primary ones, which stay.
+        self.check("cuCtxSetCurrent", unsafe {
+            (self.0.context_set)(context.0 as Handle)
+        })
+    }
+
+    /// Makes the primary context of a device current: for programs that host no other user of the driver.
+    pub fn make_current(&self, device: i32) -> Result<()> {
+        self.set_current(self.primary_context(device)?)
     }
 
     /// Makes the primary context of a device current where the calling thread has none yet: PyTorch sets it at its own first
@@ -280,18 +300,44 @@ impl Driver {
 
     /// Loads machine code and finds a kernel in it.
     pub fn load(&self, code: &[u8], symbol: &str, threads: u32, shared: u32) -> Result<Kernel> {
-        self.context()?;
         // ELF files say what they are; the driver reads as far as the headers tell it to.
         if code.len() < 64 || code[..4] != *b"\x7fELF" {
             return Err(Error::machine(format!(
                 "the machine code of `{symbol}` is damaged"
             )));
         }
+        // SAFETY: the code is a whole ELF image.
+        unsafe { self.load_image(code.as_ptr().cast(), symbol, threads, shared) }
+    }
+
+    /// Has the driver finish PTX for the current device, and finds a kernel in it.
+    ///
+    /// # Errors
+    /// Those of the driver: an old one does not know the PTX of newer releases.
+    pub fn load_ptx(&self, ptx: &[u8], symbol: &str, threads: u32, shared: u32) -> Result<Kernel> {
+        let damaged = |_| Error::input(format!("the PTX of `{symbol}` is damaged"));
+        let text = CString::new(ptx).map_err(damaged)?;
+        // SAFETY: the text ends with a zero.
+        unsafe { self.load_image(text.as_ptr().cast(), symbol, threads, shared) }
+    }
+
+    /// Loads an image and finds a kernel in it.
+    ///
+    /// # Safety
+    /// The image is machine code as long as its headers say, or text that ends with a zero.
+    unsafe fn load_image(
+        &self,
+        image: *const c_void,
+        symbol: &str,
+        threads: u32,
+        shared: u32,
+    ) -> Result<Kernel> {
+        self.context()?;
         let name = CString::new(symbol).map_err(|_| Error::internal("a name with a zero"))?;
         let mut module: Handle = std::ptr::null_mut();
-        // SAFETY: the code is a whole ELF image; the driver copies it.
+        // SAFETY: by the caller's promise; the driver copies the image.
         self.check("cuModuleLoadData", unsafe {
-            (self.0.module_load)(&mut module, code.as_ptr().cast())
+            (self.0.module_load)(&mut module, image)
         })
         .map_err(|e| match self.version() {
             Ok(v) => e.context(format!(
@@ -452,6 +498,10 @@ fn advice(status: Status) -> &'static str {
         _ => "",
     }
 }
+
+/// The primary context of a device.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Context(usize);
 
 /// A stream of the host process, as PyTorch's raw stream gives it; 0 is the default one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -30,3 +30,32 @@ pub struct GpuTarget {
     pub arch: String,
     pub warp: u32,
 }
+
+/// What a launch must know of a built kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BinaryInfo {
+    /// The entry point.
+    pub symbol: String,
+    /// Warps of a program, which may be more than were asked for.
+    pub warps: u32,
+    pub ctas: u32,
+    /// Bytes of shared memory, all of it given at launch.
+    pub shared: u32,
+    /// Bytes of scratch for each program.
+    pub scratch: u64,
+    pub scratch_align: u64,
+    pub cooperative: bool,
+    /// Layouts of the tensor maps among its parameters, in order.
+    pub maps: Vec<MapLayout>,
+}
+
+/// Constants of a tensor map. A launcher adds the address, sizes and strides.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MapLayout {
+    /// The driver's numbers of the layout of tiles in shared memory and of the element's type.
+    pub swizzle: u32,
+    pub element: u32,
+    pub element_bytes: u32,
+    /// Sizes of the tile of one copy, from the slowest dimension to the fastest.
+    pub block: Vec<u32>,
+}

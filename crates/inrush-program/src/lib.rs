@@ -23,6 +23,7 @@
 
 mod gpu;
 pub mod host;
+mod lowered;
 mod size;
 pub mod text;
 mod verify;
@@ -30,7 +31,7 @@ mod verify;
 use inrush_base::{CheckKind, Scalar};
 use serde::{Deserialize, Serialize};
 
-pub use gpu::{GpuKernel, GpuTarget};
+pub use gpu::{BinaryInfo, GpuKernel, GpuTarget, MapLayout};
 pub use size::{Size, SizeId, evaluate, evaluate_known};
 
 /// The weight that holds the seed of a model's next call, one `i64`: no file has it. It is 0 when a model is loaded, and each

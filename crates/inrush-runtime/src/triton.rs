@@ -4,45 +4,59 @@
 //! process or hang, so workers are expendable: one that dies or takes too long is replaced and its kernel is tried once more.
 
 use inrush_base::{Error, Result};
-use inrush_program::{GpuKernel, GpuTarget};
+use inrush_program::{BinaryInfo, GpuKernel, GpuTarget, MapLayout};
 use serde_json::{Value as Json, json};
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A built kernel.
+/// A built kernel: its machine code, and what a launch must know of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Binary {
-    pub path: PathBuf,
-    /// The entry point.
-    pub symbol: String,
-    /// Warps of a program, which may be more than were asked for.
-    pub warps: u32,
-    pub ctas: u32,
-    /// Bytes of shared memory, all of it given at launch.
-    pub shared: u32,
-    /// Bytes of scratch for each program.
-    pub scratch: u64,
-    pub scratch_align: u64,
-    pub cooperative: bool,
-    /// Layouts of the tensor maps among its parameters, in order.
-    pub maps: Vec<MapLayout>,
+    pub code: MachineCode,
+    pub info: BinaryInfo,
+    /// File of the PTX, where the pool keeps it ([`Setup::ptx`]) and the back end has such a thing.
+    pub ptx: Option<PathBuf>,
 }
 
-/// Constants of a tensor map. A launcher adds the address, sizes and strides.
+/// Where machine code is.
 #[derive(Clone, PartialEq, Debug)]
-pub struct MapLayout {
-    /// The driver's numbers of the layout of tiles in shared memory and of the element's type.
-    pub swizzle: u32,
-    pub element: u32,
-    pub element_bytes: u32,
-    /// Sizes of the tile of one copy, from the slowest dimension to the fastest.
-    pub block: Vec<u32>,
+pub enum MachineCode {
+    /// In a file of the cache, whose name tells its contents.
+    File(PathBuf),
+    /// In memory, with the digest of its bytes.
+    Memory { digest: String, bytes: Arc<[u8]> },
+    /// PTX in memory, which the driver finishes.
+    Ptx { digest: String, text: Arc<[u8]> },
+}
+
+impl MachineCode {
+    /// Returns the bytes.
+    ///
+    /// # Errors
+    /// A machine error for a file that cannot be read.
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        match self {
+            MachineCode::File(path) => (std::fs::read(path).map(Cow::Owned))
+                .map_err(|e| Error::machine(format!("{}: {e}", path.display()))),
+            MachineCode::Memory { bytes, .. } => Ok(Cow::Borrowed(bytes)),
+            MachineCode::Ptx { text, .. } => Ok(Cow::Borrowed(text)),
+        }
+    }
+
+    /// Returns a name that other machine code does not have.
+    pub fn key(&self) -> String {
+        match self {
+            MachineCode::File(path) => path.display().to_string(),
+            MachineCode::Memory { digest, .. } | MachineCode::Ptx { digest, .. } => digest.clone(),
+        }
+    }
 }
 
 /// How workers are started.
@@ -59,6 +73,8 @@ pub struct Setup {
     pub workers: usize,
     /// Longest build.
     pub patience: Duration,
+    /// Keep the PTX of kernels for NVIDIA GPUs as well.
+    pub ptx: bool,
 }
 
 /// A worker: a fork of the server.
@@ -271,18 +287,29 @@ impl Pool {
     /// Returns an earlier build if it is complete.
     fn find(&self, key: &str) -> Option<Binary> {
         let notes: Json = serde_json::from_slice(&std::fs::read(self.notes(key)).ok()?).ok()?;
-        let found = binary(&notes).ok()?;
-        let code = std::fs::read(&found.path).ok()?;
-        (notes["digest"].as_str()? == blake3::hash(&code).to_hex().as_str()).then_some(found)
+        let mut found = binary(&notes).ok()?;
+        let same = |path: &str, digest: &Json| {
+            let bytes = std::fs::read(path).ok();
+            bytes.is_some_and(|b| digest.as_str() == Some(blake3::hash(&b).to_hex().as_str()))
+        };
+        let whole = same(notes["binary"].as_str()?, &notes["digest"])
+            // Builds that were to keep no PTX do not say whether there is one.
+            && (!self.setup.ptx || notes["ptx"].as_bool() == Some(false)
+                || same(notes["ptx"].as_str()?, &notes["ptx_digest"]));
+        found.ptx = found.ptx.filter(|_| self.setup.ptx);
+        whole.then_some(found)
     }
 
     /// Stores a build in the cache.
     fn keep(&self, key: &str, answer: &Json) -> Result<Binary> {
         let made = binary(answer)?;
-        let io = |e: std::io::Error| Error::machine(format!("{}: {e}", made.path.display()));
-        let code = std::fs::read(&made.path).map_err(io)?;
+        let io = |e: std::io::Error| Error::machine(format!("the cache of kernels: {e}"));
+        let digest = |bytes: &[u8]| json!(blake3::hash(bytes).to_hex().as_str());
         let mut notes = answer.clone();
-        notes["digest"] = json!(blake3::hash(&code).to_hex().as_str());
+        notes["digest"] = digest(&made.code.bytes()?);
+        if let Some(ptx) = &made.ptx {
+            notes["ptx_digest"] = digest(&std::fs::read(ptx).map_err(io)?);
+        }
         let folder = self.setup.folder.join("binaries");
         std::fs::create_dir_all(&folder).map_err(io)?;
         let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(io)?;
@@ -323,6 +350,7 @@ impl Pool {
             },
             "target": [target.backend, arch, target.warp],
             "out": self.setup.folder.join("binaries"),
+            "ptx": self.setup.ptx,
         }))
     }
 
@@ -509,8 +537,7 @@ fn binary(answer: &Json) -> Result<Binary> {
         v => v.as_u64().ok_or_else(|| missing(key)),
     };
     let path = answer["binary"].as_str().ok_or_else(|| missing("binary"))?;
-    Ok(Binary {
-        path: Path::new(path).into(),
+    let info = BinaryInfo {
         symbol: (m["name"].as_str())
             .ok_or_else(|| missing("name"))?
             .to_string(),
@@ -521,6 +548,11 @@ fn binary(answer: &Json) -> Result<Binary> {
         scratch_align: or_none("global_scratch_align", 1)?,
         cooperative: m["launch_cooperative_grid"].as_bool().unwrap_or(false),
         maps: maps(&m["tensordesc_meta"])?,
+    };
+    Ok(Binary {
+        code: MachineCode::File(path.into()),
+        info,
+        ptx: answer["ptx"].as_str().map(PathBuf::from),
     })
 }
 

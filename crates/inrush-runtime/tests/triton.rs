@@ -5,7 +5,7 @@
 #![cfg(unix)]
 
 use inrush_program::{GpuKernel, GpuTarget};
-use inrush_runtime::triton::{Pool, Setup};
+use inrush_runtime::triton::{MachineCode, Pool, Setup};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,15 +33,20 @@ fn target() -> GpuTarget {
     }
 }
 
-fn pool(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> Pool {
-    Pool::new(Setup {
+fn setup(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> Setup {
+    Setup {
         python: python.into(),
         script,
         folder: folder.into(),
         version: "test".into(),
         workers: 1,
         patience,
-    })
+        ptx: false,
+    }
+}
+
+fn pool(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> Pool {
+    Pool::new(setup(python, script, folder, patience))
 }
 
 #[test]
@@ -52,20 +57,44 @@ fn kernels_are_built_once_and_refusals_show_the_source() {
     };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/inrush/triton/worker.py");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let pool = pool(&python, script, folder.path(), Duration::from_secs(300));
+    let pool = pool(
+        &python,
+        script.clone(),
+        folder.path(),
+        Duration::from_secs(300),
+    );
     let good = source("tl.store(p + x, tl.load(p + x, x < n) + 1.0, x < n)");
     let first = pool.build(&good, &target()).expect("a build");
-    assert!(first.path.exists());
-    assert_eq!((first.warps, first.ctas), (4, 1));
-    let written = std::fs::metadata(&first.path).and_then(|m| m.modified());
+    let MachineCode::File(path) = &first.code else {
+        panic!("a build in memory");
+    };
+    assert_eq!((first.info.warps, first.info.ctas), (4, 1));
+    assert_eq!(first.ptx, None);
+    let written = std::fs::metadata(path).and_then(|m| m.modified());
     let again = pool.build(&good, &target()).expect("the same build");
     assert_eq!(first, again);
-    let after = std::fs::metadata(&first.path).and_then(|m| m.modified());
+    let after = std::fs::metadata(path).and_then(|m| m.modified());
     assert_eq!(written.ok(), after.ok());
     // A damaged binary is built anew.
-    std::fs::write(&first.path, b"damaged").expect("written");
+    std::fs::write(path, b"damaged").expect("written");
     let repaired = pool.build(&good, &target()).expect("a second build");
-    assert!(std::fs::read(&repaired.path).expect("read").len() > 100);
+    assert!(repaired.code.bytes().expect("read").len() > 100);
+    // A pool that keeps PTX builds what has none anew, and finds it the next time.
+    let keeping = Pool::new(Setup {
+        ptx: true,
+        ..setup(&python, script, folder.path(), Duration::from_secs(300))
+    });
+    for cached in [false, true] {
+        let (built, all) = keeping.build_all(&[&good], &target());
+        assert_eq!(all, cached);
+        let built = built.into_iter().next().expect("one").expect("a build");
+        let ptx = std::fs::read_to_string(built.ptx.expect("PTX")).expect("read");
+        assert!(
+            ptx.contains(".target sm_90a") && ptx.contains(".entry k("),
+            "{ptx}"
+        );
+        assert_eq!(built.info, first.info);
+    }
     let bad = source("tl.store(p + x, no_such_name, x < n)");
     let e = pool
         .build(&bad, &target())
@@ -152,7 +181,7 @@ fn a_lost_worker_is_replaced_once() {
         let built = pool
             .build(&source("pass"), &target())
             .expect("a second try");
-        assert_eq!(built.symbol, "k");
+        assert_eq!(built.info.symbol, "k");
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let script = fake(folder.path(), "    os._exit(7)");
@@ -181,7 +210,7 @@ fn a_lost_server_is_replaced() {
         Duration::from_secs(20),
     );
     let built = pool.build(&source("pass"), &target());
-    assert_eq!(built.expect("another server").symbol, "k");
+    assert_eq!(built.expect("another server").info.symbol, "k");
     assert!(folder.path().join("mark2").exists());
 }
 

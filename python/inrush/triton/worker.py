@@ -9,8 +9,9 @@ kernel that no request asks for, since the first build of a process takes severa
     {"end": pid}         {"status"}: that worker's exit status, negative where a signal ended it; it is killed if it does not end
 
 A worker's request is {"id", "source": file, "function", "signature": [[name, type]], "constants": {name: value},
-"divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder}. The answer is {"id", "binary": file,
-"metadata": {...}} or {"id", "error": text}. The binary stands in `out`, its name begins with the request's id, which is the
+"divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder, "ptx": bool}. The answer is {"id",
+"binary": file, "metadata": {...}, "ptx": file or false} or {"id", "error": text}; "ptx" is there if the request asks for it, and
+false for back ends without PTX. The binary stands in `out`, its name begins with the request's id, which is the
 digest of all that it depends on; it is written to a temporary name and renamed, so that workers may share the folder.
 
 Nothing else is written to the sockets: Triton and ptxas write to stdout and stderr as they like. When the server's socket is
@@ -58,7 +59,7 @@ def place(folder, name, data):
 
 
 def build(request):
-    """One kernel; gives the path of the binary and the metadata."""
+    """One kernel; gives the path of the binary, the metadata, and the path of the PTX if the request asks for it."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -79,6 +80,13 @@ def build(request):
     attrs = {(i,): [["tt.divisibility", 16]] for i in request["divisible"]}
     ast = ASTSource(function, signature, constexprs=constants, attrs=attrs)
     options = {"sanitize_overflow": False, "enable_fp_fusion": True, **request["options"]}
+    with_ptx = request.get("ptx", False)
+    # Forms that Triton does not store are not in its result either, and what it stored before may lack them.
+    triton.knobs.compilation.store_binary_only = not with_ptx
+    triton.knobs.compilation.always_compile = with_ptx
+    if with_ptx:
+        # Other machines have no use for the names of files of this one.
+        triton.knobs.compilation.disable_line_info = True
     compiled = triton.compile(ast, target=GPUTarget(backend, arch, warp), options=options)
     metadata = {}
     for name in NEEDED:
@@ -93,7 +101,15 @@ def build(request):
     # Kernels that differ in names share a key: each file has the code of one of them, and stays what its metadata says.
     file = f"{key}-{hashlib.blake2b(code, digest_size=8).hexdigest()}.{extension}"
     place(folder, file, code)
-    return os.path.join(folder, file), metadata
+    answer = {"binary": os.path.join(folder, file), "metadata": metadata}
+    if with_ptx:
+        answer["ptx"] = False
+        if backend == "cuda":
+            text = compiled.asm["ptx"].encode()
+            file = f"{key}-{hashlib.blake2b(text, digest_size=8).hexdigest()}.ptx"
+            place(folder, file, text)
+            answer["ptx"] = os.path.join(folder, file)
+    return answer
 
 
 # A kernel of the kinds of statements that most have.
@@ -163,8 +179,7 @@ def work(path):
     channel = Channel(path)
     for request in channel:
         try:
-            binary, metadata = build(request)
-            channel.say({"id": request["id"], "binary": binary, "metadata": metadata})
+            channel.say({"id": request["id"]} | build(request))
         except Exception as e:
             channel.say({"id": request["id"], "error": explain(e)})
 

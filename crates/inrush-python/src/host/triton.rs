@@ -59,7 +59,14 @@ fn setup(py: Python<'_>) -> Result<Setup> {
         version,
         workers: std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS)),
         patience: PATIENCE,
+        ptx: false,
     })
+}
+
+/// Returns a pool for packages, which keep the PTX of their kernels too.
+pub fn package_pool(py: Python<'_>) -> PyResult<Pool> {
+    let setup = setup(py).map_err(raise)?;
+    Ok(Pool::new(Setup { ptx: true, ..setup }))
 }
 
 /// Starts the server that forks the workers, in the background.

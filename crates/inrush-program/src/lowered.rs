@@ -1,0 +1,109 @@
+//! Checks of host programs that packages hold.
+//!
+//! [`HostProgram::check`](crate::host::HostProgram::check) holds that numbers name what is there. An executor without an
+//! interpreter asks for more: nothing that an interpreter does, every value defined once and before it is read, and kernels
+//! for all launches.
+
+use crate::Step as Launched;
+use crate::host::{LibraryOp, Lowered, Object, Out, Segment, StepKind};
+use inrush_base::{Error, Result};
+use std::collections::BTreeSet;
+
+impl Lowered {
+    /// Checks all that an executor without an interpreter relies on: the program may come from a file.
+    ///
+    /// # Errors
+    /// An input error.
+    pub fn check(&self) -> Result<()> {
+        let p = &self.program;
+        let damaged = |what: &str| Error::input(format!("a host program is damaged: {what}"));
+        let need = |ok: bool, what: &str| if ok { Ok(()) } else { Err(damaged(what)) };
+        p.check(self.objects.len())?;
+        let gpu = p.gpu.as_ref().ok_or_else(|| damaged("it has no GPU"))?;
+        need(
+            gpu.device.is_gpu() && !gpu.graphs,
+            "it needs an interpreter",
+        )?;
+        need(self.inputs.len() == p.inputs.len(), "names of inputs")?;
+        let kernels: BTreeSet<&str> = gpu.kernels.iter().map(|k| k.symbol.as_str()).collect();
+        let mut defined = vec![false; p.slots];
+        let define = |defined: &mut [bool], slot: usize| {
+            need(!defined[slot], "a value that is defined twice")?;
+            defined[slot] = true;
+            Ok::<(), Error>(())
+        };
+        for slot in &p.inputs {
+            define(&mut defined, *slot)?;
+        }
+        for (slot, object) in &p.constants {
+            let weight = matches!(self.objects[*object], Object::Weight(_));
+            need(weight, "a constant that is no weight")?;
+            define(&mut defined, *slot)?;
+        }
+        for step in &p.steps {
+            need(!step.binds_symbols, "a size that depends on data")?;
+            let (reads, outs): (Vec<usize>, &[usize]) = match &step.kind {
+                StepKind::Segment(s) => {
+                    check_segment(s, &kernels)?;
+                    (s.inputs.clone(), &s.outputs)
+                }
+                StepKind::View(v) => (vec![v.base], std::slice::from_ref(&v.value)),
+                StepKind::Library(l) => {
+                    let product = matches!(l.op, LibraryOp::Mm | LibraryOp::Bmm);
+                    let operands = l.inputs.len() == 2 && l.outs.len() == 1;
+                    let reads: Option<Vec<usize>> = l.inputs.iter().copied().collect();
+                    let reads = reads.filter(|_| product && operands && l.call.is_none());
+                    let reads = reads.ok_or_else(|| damaged("a library call"))?;
+                    let known = |s: &usize| gpu.layouts[*s].is_some();
+                    need(
+                        reads.iter().chain(&l.outs).all(known),
+                        "a value without a layout",
+                    )?;
+                    (reads, &l.outs)
+                }
+                StepKind::Call(_) | StepKind::Kernel(_) => {
+                    return Err(damaged("a step that needs an interpreter"));
+                }
+            };
+            need(
+                reads.iter().all(|s| defined[*s]),
+                "a value that is read before it is defined",
+            )?;
+            for slot in outs {
+                define(&mut defined, *slot)?;
+            }
+        }
+        for s in &p.symbols {
+            let given = p.inputs.contains(&s.slot) && s.after.is_none();
+            need(given, "a size that depends on data")?;
+        }
+        for o in &p.outputs {
+            let ok = match o {
+                Out::Slot(s) => defined[*s],
+                Out::Size(_) => true,
+                Out::Constant(o) => !matches!(self.objects[*o], Object::Weight(_)),
+            };
+            need(ok, "an output that nothing defines")?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the program of a segment: all of it is launches of known kernels.
+fn check_segment(s: &Segment, kernels: &BTreeSet<&str>) -> Result<()> {
+    s.program.verify()?;
+    for step in s.program.load_steps.iter().chain(&s.program.steps) {
+        let Launched::Launch(l) = step else {
+            return Err(Error::input(
+                "a host program is damaged: a step that GPUs do not run",
+            ));
+        };
+        let symbol = s.program.kernels[l.kernel as usize].symbol.as_str();
+        if !kernels.contains(symbol) {
+            return Err(Error::input(format!(
+                "a host program is damaged: there is no kernel `{symbol}`"
+            )));
+        }
+    }
+    Ok(())
+}
