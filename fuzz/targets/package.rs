@@ -8,7 +8,29 @@ fuzz_target!(|data: &[u8]| -> Corpus {
         return Corpus::Keep;
     };
     _ = package.check_weights();
-    let program = &package.program;
+    for capability in [70, 80, 89, 90, 100] {
+        for gpu in package.gpus() {
+            _ = (gpu.fits(capability), gpu.fits_by_ptx(capability));
+        }
+    }
+    for gpu in package.gpus() {
+        for k in &gpu.kernels {
+            _ = package.code(&k.code);
+        }
+        for step in &gpu.lowered.program.steps {
+            if let inrush_program::host::StepKind::Segment(s) = &step.kind {
+                check(&package, &s.program);
+            }
+        }
+    }
+    for cpu in package.cpus() {
+        check(&package, &cpu.program);
+    }
+    Corpus::Keep
+});
+
+/// Reads the weights of a program, prints and parses it, and evaluates its sizes.
+fn check(package: &inrush_package::Package, program: &inrush_program::Program) {
     for b in &program.buffers {
         if let inrush_program::Place::Weight(w) = &b.place {
             _ = package.weight(&w.name);
@@ -23,8 +45,7 @@ fuzz_target!(|data: &[u8]| -> Corpus {
             .collect();
         _ = inrush_program::evaluate(&program.sizes, &symbols, &mut Vec::new());
     }
-    Corpus::Keep
-});
+}
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     inrush_fuzz::mutate_zip(data, size, max_size, seed, fuzzer_mutate)

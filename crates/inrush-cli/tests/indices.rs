@@ -4,7 +4,7 @@
 use inrush_base::Caps;
 use inrush_cli::{io, session};
 use inrush_compile::Options;
-use inrush_package::Target as Machine;
+use inrush_package::{Cpu, TargetParts};
 use inrush_runtime::Tensor;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -80,13 +80,18 @@ fn package(text: &str, cache: &Cache, path: &Path) {
         .unwrap()
         .build(&compiled.pieces, &target, cache))
     .unwrap();
-    let machine = Machine {
+    let cpu = Cpu {
         arch: std::env::consts::ARCH.into(),
         os: std::env::consts::OS.into(),
         isa: caps.isa.name().into(),
     };
     let object = std::fs::read(built.path).unwrap();
-    inrush_package::write(path, machine, &compiled.program, &object, &|_| None).unwrap();
+    let parts = TargetParts::Cpu {
+        cpu,
+        program: &compiled.program,
+        object: &object,
+    };
+    inrush_package::write(path, &[parts], &|_| None).unwrap();
 }
 
 fn floats(sizes: &[i64]) -> Tensor {

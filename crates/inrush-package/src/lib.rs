@@ -1,52 +1,55 @@
-//! The compiled package: one zip file that holds the program, the shared object and the weights.
+//! The compiled package: one zip file that holds programs, their machine code and the weights.
 //!
 //! ```text
-//! inrush.json      manifest: format, target, tree specs, weights, program
-//! kernels.so       machine code
-//! weights/<n>      raw bytes of a weight, aligned to 64 bytes so that they are mapped, not read
+//! inrush.json             manifest: format, weights, targets with their programs
+//! targets/<n>/kernels.so  machine code of a target that is a CPU
+//! targets/<n>/kernel/<k>  machine code of a kernel, for a target that is a GPU
+//! targets/<n>/ptx/<k>     the same as PTX, which NVIDIA's driver finishes for a later GPU
+//! weights/<n>             raw bytes of a weight, aligned to 64 bytes so that they are mapped, not read
 //! ```
-//! All entries are stored uncompressed. This is the only crate that serialises.
+//! All entries are stored uncompressed. Targets share the weights. This is the only crate that
+//! serialises.
 //!
-//! Does not know: any IR of the compiler.
+//! The manifest holds the digest of every part that is code; the zip holds a checksum of each entry.
+//!
+//! Does not know: any IR of the compiler, drivers.
 
 mod output;
 mod read;
+mod target;
 mod write;
 
-use inrush_program::{Dt, Program};
+use inrush_program::host::Lowered;
+use inrush_program::{BinaryInfo, Dt, Program};
 use serde::{Deserialize, Serialize};
 
 pub use output::{cannot_write, write_whole};
 pub use read::Package;
-pub use write::{WeightData, write};
+pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
+pub use write::{KernelParts, TargetParts, WeightData, write};
 
-/// Format number; readers refuse others. Since 2, inputs carry the assumptions about their memory.
-pub const FORMAT: u32 = 3;
+/// Format number; readers refuse others. Since 4, a package holds a list of targets.
+pub const FORMAT: u32 = 4;
 
 const MANIFEST: &str = "inrush.json";
-const OBJECT: &str = "kernels.so";
 /// Weights start at cache lines, so that they can be used where they are mapped.
 const ALIGN: u16 = 64;
 
-/// The machine that a package runs on.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Target {
-    /// `x86_64`, `aarch64`.
-    pub arch: String,
-    /// `linux`.
-    pub os: String,
-    /// Instruction set level by name (`avx2`).
-    pub isa: String,
+/// The part of a manifest that every format has.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+    /// Version of inrush that wrote the package.
+    version: String,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     format: u32,
-    target: Target,
     /// Version of inrush that wrote the package.
     version: String,
     weights: Vec<WeightEntry>,
-    program: Program,
+    targets: Vec<TargetEntry>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,4 +62,34 @@ struct WeightEntry {
     entry: String,
     /// Bytes from the entry's start to the element at coordinates zero.
     offset: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum TargetEntry {
+    Cpu {
+        cpu: Cpu,
+        program: Program,
+        object: Part,
+    },
+    Gpu {
+        gpu: Gpu,
+        lowered: Lowered,
+        /// In the order of the program's kernels.
+        kernels: Vec<KernelEntry>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct KernelEntry {
+    info: BinaryInfo,
+    code: Part,
+    ptx: Option<Part>,
+}
+
+/// An entry of the zip that holds code.
+#[derive(Clone, Serialize, Deserialize)]
+struct Part {
+    entry: String,
+    /// BLAKE3 of its bytes, in hexadecimal digits.
+    digest: String,
 }

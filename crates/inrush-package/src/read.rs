@@ -1,11 +1,12 @@
 //! Reading a package. The file is mapped; weights are slices of the mapping.
 //!
-//! The manifest and the machine code are compared with their checksums when the package is opened; the weights, which are
-//! most of the bytes, by [`Package::check_weights`], on all processors.
+//! The manifest and all code are compared with their checksums and digests when the package is
+//! opened; the weights, which are most of the bytes, by [`Package::check_weights`], on all processors.
 
-use crate::{FORMAT, MANIFEST, Manifest, OBJECT, Target};
+use crate::target::{Code, CpuTarget, GpuTarget, PtxTarget, StoredKernel, Target};
+use crate::write::digest;
+use crate::{FORMAT, Header, KernelEntry, MANIFEST, Manifest, Part, TargetEntry, WeightEntry};
 use inrush_base::{DType, Error, Result};
-use inrush_program::Program;
 use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,10 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A package that was opened.
 pub struct Package {
-    pub program: Program,
-    pub target: Target,
+    /// In the order in which they were asked for when it was made; one at least.
+    pub targets: Vec<Target>,
     bytes: Bytes,
-    object: Range<usize>,
     weights: BTreeMap<String, StoredWeight>,
     /// Entries that hold weights, in order.
     files: BTreeMap<String, Entry>,
@@ -68,6 +68,113 @@ struct StoredWeight {
     sizes: Vec<i64>,
     strides: Vec<i64>,
     bytes: Range<usize>,
+}
+
+/// Returns an entry by name.
+fn find(entries: &BTreeMap<String, Entry>, name: &str) -> Result<Entry> {
+    let entry = entries.get(name).cloned();
+    entry.ok_or_else(|| Error::input(format!("not a compiled package: no `{name}`")))
+}
+
+/// Checks the manifest's line of a weight.
+fn weight(w: &WeightEntry, entry: &Entry) -> Result<StoredWeight> {
+    let whole = entry.range.clone();
+    let start = usize::try_from(w.offset)
+        .ok()
+        .and_then(|o| whole.start.checked_add(o));
+    let bytes = start
+        .filter(|s| *s <= whole.end)
+        .map(|s| s..whole.end)
+        .ok_or_else(|| Error::input(format!("weight `{}` lies outside its entry", w.name)))?;
+    if w.sizes.len() != w.strides.len() || w.sizes.iter().chain(&w.strides).any(|v| *v < 0) {
+        return Err(Error::input(format!(
+            "weight `{}` has damaged sizes",
+            w.name
+        )));
+    }
+    Ok(StoredWeight {
+        dtype: w.dtype.0,
+        sizes: w.sizes.clone(),
+        strides: w.strides.clone(),
+        bytes,
+    })
+}
+
+/// Checks a part against the zip's checksum and its digest.
+fn code(part: Part, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Result<Code> {
+    let entry = find(entries, &part.entry)?;
+    if digest(entry.check(&part.entry, file)?) != part.digest {
+        return Err(Error::input(format!(
+            "`{}` is damaged: its digest does not match",
+            part.entry
+        )));
+    }
+    Ok(Code {
+        range: entry.range,
+        digest: part.digest,
+    })
+}
+
+/// Checks a target, its program and its code.
+fn target(t: TargetEntry, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Result<Target> {
+    match t {
+        TargetEntry::Cpu {
+            cpu,
+            program,
+            object,
+        } => {
+            program.verify()?;
+            Ok(Target::Cpu(Box::new(CpuTarget {
+                cpu,
+                program,
+                object: code(object, entries, file)?,
+            })))
+        }
+        TargetEntry::Gpu {
+            gpu,
+            lowered,
+            kernels,
+        } => {
+            let kernels = (kernels.into_iter())
+                .map(|k| kernel(k, entries, file))
+                .collect::<Result<Vec<_>>>()?;
+            let target = GpuTarget {
+                ptx: ptx_target(&kernels, file)?,
+                gpu,
+                lowered,
+                kernels,
+            };
+            target.check()?;
+            Ok(Target::Gpu(Box::new(target)))
+        }
+    }
+}
+
+/// Checks the parts of a kernel.
+fn kernel(k: KernelEntry, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Result<StoredKernel> {
+    Ok(StoredKernel {
+        info: k.info,
+        code: code(k.code, entries, file)?,
+        ptx: k.ptx.map(|p| code(p, entries, file)).transpose()?,
+    })
+}
+
+/// Returns what the PTX of all kernels is for; `None` if some have none.
+///
+/// # Errors
+/// An input error for PTX that is no text or names no architecture, and for kernels that differ.
+fn ptx_target(kernels: &[StoredKernel], file: &[u8]) -> Result<Option<PtxTarget>> {
+    let mut found = None;
+    for k in kernels {
+        let Some(ptx) = &k.ptx else { return Ok(None) };
+        let text = std::str::from_utf8(&file[ptx.range.clone()]).ok();
+        let target = text.filter(|t| !t.contains('\0')).and_then(PtxTarget::of);
+        if target.is_none() || found.is_some_and(|f| Some(f) != target) {
+            return Err(Error::input("the PTX of a kernel is damaged"));
+        }
+        found = target;
+    }
+    Ok(found)
 }
 
 impl Package {
@@ -123,60 +230,32 @@ impl Package {
             let crc = f.crc32();
             entries.insert(name, Entry { range, crc });
         }
-        let find = |name: &str| {
-            entries
-                .get(name)
-                .cloned()
-                .ok_or_else(|| Error::input(format!("not a compiled package: no `{name}`")))
-        };
-        let text = find(MANIFEST)?.check(MANIFEST, &map)?;
-        let manifest: Manifest = serde_json::from_slice(text)
-            .map_err(|e| Error::input(format!("damaged `{MANIFEST}`: {e}")))?;
-        if manifest.format != FORMAT {
+        let text = find(&entries, MANIFEST)?.check(MANIFEST, &map)?;
+        let damaged = |e: serde_json::Error| Error::input(format!("damaged `{MANIFEST}`: {e}"));
+        // Manifests of other formats have other fields.
+        let header: Header = serde_json::from_slice(text).map_err(damaged)?;
+        if header.format != FORMAT {
             return Err(Error::input(format!(
-                "package format {} (written by inrush {}), this inrush reads {FORMAT}",
-                manifest.format, manifest.version
+                "package format {} (written by inrush {}), this inrush reads {FORMAT}: compile the model again",
+                header.format, header.version
             )));
         }
-        manifest.program.verify()?;
+        let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
         let mut weights = BTreeMap::new();
         let mut files = BTreeMap::new();
         for w in &manifest.weights {
-            let entry = find(&w.entry)?;
-            let whole = entry.range.clone();
+            let entry = find(&entries, &w.entry)?;
+            weights.insert(w.name.clone(), weight(w, &entry)?);
             files.insert(w.entry.clone(), entry);
-            let start = usize::try_from(w.offset)
-                .ok()
-                .and_then(|o| whole.start.checked_add(o));
-            let bytes = start
-                .filter(|s| *s <= whole.end)
-                .map(|s| s..whole.end)
-                .ok_or_else(|| {
-                    Error::input(format!("weight `{}` lies outside its entry", w.name))
-                })?;
-            if w.sizes.len() != w.strides.len() || w.sizes.iter().chain(&w.strides).any(|v| *v < 0)
-            {
-                return Err(Error::input(format!(
-                    "weight `{}` has damaged sizes",
-                    w.name
-                )));
-            }
-            weights.insert(
-                w.name.clone(),
-                StoredWeight {
-                    dtype: w.dtype.0,
-                    sizes: w.sizes.clone(),
-                    strides: w.strides.clone(),
-                    bytes,
-                },
-            );
         }
-        let object = find(OBJECT)?;
-        object.check(OBJECT, &map)?;
+        let targets = (manifest.targets.into_iter())
+            .map(|t| target(t, &entries, &map))
+            .collect::<Result<Vec<_>>>()?;
+        if targets.is_empty() {
+            return Err(Error::input("the package has no targets"));
+        }
         Ok(Package {
-            program: manifest.program,
-            target: manifest.target,
-            object: object.range,
+            targets,
             bytes: map,
             weights,
             files,
@@ -184,7 +263,29 @@ impl Package {
         })
     }
 
-    /// Returns the bytes of an entry that the program does not need, such as what another tool added; `None` where there is none.
+    /// Returns the targets that are CPUs.
+    pub fn cpus(&self) -> impl Iterator<Item = &CpuTarget> {
+        self.targets.iter().filter_map(|t| match t {
+            Target::Cpu(t) => Some(&**t),
+            Target::Gpu(_) => None,
+        })
+    }
+
+    /// Returns the targets that are GPUs.
+    pub fn gpus(&self) -> impl Iterator<Item = &GpuTarget> {
+        self.targets.iter().filter_map(|t| match t {
+            Target::Gpu(t) => Some(&**t),
+            Target::Cpu(_) => None,
+        })
+    }
+
+    /// Returns the names of all targets, for messages.
+    pub fn target_names(&self) -> String {
+        let names: Vec<String> = self.targets.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    }
+
+    /// Returns the bytes of an entry that programs do not need, such as what another tool added; `None` where there is none.
     ///
     /// # Errors
     /// An input error where its checksum does not match.
@@ -193,9 +294,9 @@ impl Package {
         entry.map(|e| e.check(name, &self.bytes)).transpose()
     }
 
-    /// Returns the shared object's bytes.
-    pub fn object(&self) -> &[u8] {
-        &self.bytes[self.object.clone()]
+    /// Returns the bytes of a target's code.
+    pub fn code(&self, code: &Code) -> &[u8] {
+        self.bytes.get(code.range.clone()).unwrap_or(&[])
     }
 
     /// Returns a weight by name.

@@ -1,10 +1,12 @@
 //! Writing a package.
 
-use crate::{ALIGN, FORMAT, MANIFEST, Manifest, OBJECT, Target, WeightEntry};
+use crate::target::{Cpu, Gpu};
+use crate::{ALIGN, FORMAT, KernelEntry, MANIFEST, Manifest, Part, TargetEntry, WeightEntry};
 use crate::{cannot_write, write_whole};
 use inrush_base::{DType, Error, Result};
-use inrush_program::{Dt, Place, Program};
-use std::collections::BTreeMap;
+use inrush_program::host::{Lowered, Object};
+use inrush_program::{BinaryInfo, Dt, Place, Program};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use zip::CompressionMethod;
@@ -18,51 +20,50 @@ pub struct WeightData<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Writes a package. `weight` returns the program's weights by name.
+/// A target to be stored.
+pub enum TargetParts<'a> {
+    Cpu {
+        cpu: Cpu,
+        program: &'a Program,
+        object: &'a [u8],
+    },
+    Gpu {
+        gpu: Gpu,
+        lowered: &'a Lowered,
+        /// In the order of the program's kernels.
+        kernels: Vec<KernelParts>,
+    },
+}
+
+/// A kernel to be stored.
+pub struct KernelParts {
+    pub info: BinaryInfo,
+    pub code: Vec<u8>,
+    pub ptx: Option<Vec<u8>>,
+}
+
+/// Entries of the zip, by name, in the order in which they are written.
+type Entries<'a> = Vec<(String, &'a [u8])>;
+
+/// Writes a package. `weight` returns the weights of all programs by name.
 ///
 /// # Errors A machine error if the file cannot be written (no file is left then), an input error if
 /// a weight is missing.
 pub fn write<'a>(
     path: &Path,
-    target: Target,
-    program: &Program,
-    object: &[u8],
+    targets: &[TargetParts<'_>],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
 ) -> Result<()> {
     let fail = |e: &dyn std::fmt::Display| cannot_write(path, e);
-    // Weights whose bytes are the same memory (tied weights) are stored once.
-    let mut blobs: Vec<&[u8]> = Vec::new();
-    let mut by_address: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    let mut weights = Vec::new();
-    for b in &program.buffers {
-        let Place::Weight(w) = &b.place else { continue };
-        if w.name == inrush_program::SEED {
-            continue;
-        }
-        let data = weight(&w.name)
-            .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
-        let bytes = &data.bytes[..used_bytes(&data).min(data.bytes.len())];
-        let blob = *by_address
-            .entry((bytes.as_ptr() as usize, bytes.len()))
-            .or_insert_with(|| {
-                blobs.push(bytes);
-                blobs.len() - 1
-            });
-        weights.push(WeightEntry {
-            name: w.name.clone(),
-            dtype: Dt(data.dtype),
-            sizes: data.sizes.to_vec(),
-            strides: data.strides.to_vec(),
-            entry: format!("weights/{blob}"),
-            offset: 0,
-        });
-    }
+    let (weights, blobs) = weights(targets, weight)?;
+    let mut code: Entries<'_> = Vec::new();
     let manifest = Manifest {
         format: FORMAT,
-        target,
         version: env!("CARGO_PKG_VERSION").to_string(),
         weights,
-        program: program.clone(),
+        targets: (targets.iter().enumerate())
+            .map(|(n, t)| entry(n, t, &mut code))
+            .collect(),
     };
     let json = serde_json::to_vec(&manifest).map_err(|e| fail(&e))?;
 
@@ -74,7 +75,7 @@ pub fn write<'a>(
         .last_modified_time(zip::DateTime::default());
     let names = (0..blobs.len()).map(|i| format!("weights/{i}"));
     let mut entries = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
-        .chain(std::iter::once((OBJECT.to_string(), object)))
+        .chain(code)
         .chain(names.zip(blobs.iter().copied()));
     write_whole(path, |file| {
         let mut zip = zip::ZipWriter::new(file);
@@ -89,6 +90,129 @@ pub fn write<'a>(
         }
         zip.finish().map_err(|e| fail(&e)).map(drop)
     })
+}
+
+/// Returns the manifest's line of a target, and appends the target's code to the entries.
+fn entry<'a>(n: usize, target: &'a TargetParts<'_>, code: &mut Entries<'a>) -> TargetEntry {
+    match target {
+        TargetParts::Cpu {
+            cpu,
+            program,
+            object,
+        } => TargetEntry::Cpu {
+            cpu: cpu.clone(),
+            program: (*program).clone(),
+            object: part(code, format!("targets/{n}/kernels.so"), object),
+        },
+        TargetParts::Gpu {
+            gpu,
+            lowered,
+            kernels,
+        } => {
+            let mut lowered = (*lowered).clone();
+            for k in lowered.program.gpu.iter_mut().flat_map(|g| &mut g.kernels) {
+                // Source is of no use to a machine that builds nothing.
+                k.text.clear();
+            }
+            let first = code.len();
+            let mut add = |name: String, bytes: &'a [u8]| {
+                // Kernels that differ in names only have the same code.
+                let digest = digest(bytes);
+                let same = code[first..].iter().find(|e| e.1 == bytes);
+                match same {
+                    Some((entry, _)) => Part {
+                        entry: entry.clone(),
+                        digest,
+                    },
+                    None => part(code, name, bytes),
+                }
+            };
+            let kernels = (kernels.iter().enumerate())
+                .map(|(k, kernel)| KernelEntry {
+                    info: kernel.info.clone(),
+                    code: add(format!("targets/{n}/kernel/{k}"), &kernel.code),
+                    ptx: (kernel.ptx.as_ref()).map(|p| add(format!("targets/{n}/ptx/{k}"), p)),
+                })
+                .collect();
+            TargetEntry::Gpu {
+                gpu: gpu.clone(),
+                lowered,
+                kernels,
+            }
+        }
+    }
+}
+
+/// Appends an entry and returns the reference to it.
+fn part<'a>(code: &mut Entries<'a>, entry: String, bytes: &'a [u8]) -> Part {
+    code.push((entry.clone(), bytes));
+    Part {
+        entry,
+        digest: digest(bytes),
+    }
+}
+
+/// Returns the digest of code.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
+/// Returns the names of the weights that programs read, without those that no file holds.
+fn names(targets: &[TargetParts<'_>]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for t in targets {
+        match t {
+            TargetParts::Cpu { program, .. } => {
+                let of = |b: &inrush_program::Buffer| match &b.place {
+                    Place::Weight(w) => Some(w.name.clone()),
+                    _ => None,
+                };
+                names.extend(program.buffers.iter().filter_map(of));
+            }
+            TargetParts::Gpu { lowered, .. } => {
+                let constants = lowered.program.constants.iter();
+                names.extend(
+                    constants.filter_map(|(_, o)| match lowered.objects.get(*o) {
+                        Some(Object::Weight(name)) => Some(name.clone()),
+                        _ => None,
+                    }),
+                );
+            }
+        }
+    }
+    names.remove(inrush_program::SEED);
+    names
+}
+
+/// Collects the weights of all programs, and the bytes of each entry that holds some.
+fn weights<'a>(
+    targets: &[TargetParts<'_>],
+    weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
+) -> Result<(Vec<WeightEntry>, Vec<&'a [u8]>)> {
+    // Weights whose bytes are the same memory (tied weights) are stored once.
+    let mut blobs: Vec<&[u8]> = Vec::new();
+    let mut by_address: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    let mut weights = Vec::new();
+    for name in names(targets) {
+        let data = weight(&name)
+            .ok_or_else(|| Error::input(format!("the model's weight `{name}` is missing")))?;
+        let bytes = &data.bytes[..used_bytes(&data).min(data.bytes.len())];
+        let blob = *by_address
+            .entry((bytes.as_ptr() as usize, bytes.len()))
+            .or_insert_with(|| {
+                blobs.push(bytes);
+                blobs.len() - 1
+            });
+        weights.push(WeightEntry {
+            name,
+            dtype: Dt(data.dtype),
+            sizes: data.sizes.to_vec(),
+            strides: data.strides.to_vec(),
+            entry: format!("weights/{blob}"),
+            offset: 0,
+        });
+    }
+    Ok((weights, blobs))
 }
 
 /// Returns the bytes up to the last element that the weight touches.

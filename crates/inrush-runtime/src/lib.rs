@@ -31,6 +31,7 @@ pub use exec::CallStats;
 pub use inrush_cpu::Pool;
 pub use inrush_package::Package;
 pub use model::{Bound, Model, Parts};
+pub use package::cpu_target;
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use session::{Names, Session, WeightSpec};
 pub use signature::{Dim, InputKind, InputSpec, OutputSpec, Signature};

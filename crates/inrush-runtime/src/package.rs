@@ -3,7 +3,7 @@
 use crate::{Model, Parts, WeightSource, WeightView};
 use inrush_base::{Error, Isa, Result};
 use inrush_cpu::Pool;
-use inrush_package::Package;
+use inrush_package::{CpuTarget, Package};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,23 +25,13 @@ impl Model {
         Model::from_package(Package::read(bytes)?, pool)
     }
 
-    /// Loads a package's code and binds its weights, in place.
+    /// Loads the code of the target that fits this processor best and binds its weights, in place.
     ///
     /// # Errors
-    /// A machine error where this processor cannot run the code, an input error for damaged weights or a damaged program.
+    /// A machine error where this processor cannot run the code of any target, an input error for damaged weights or a damaged
+    /// program.
     pub fn from_package(package: Package, pool: Arc<Pool>) -> Result<Model> {
-        let t = &package.target;
-        let runs = Isa::parse(&t.isa).is_some_and(|i| inrush_cpu::available().contains(&i));
-        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
-        if !runs || t.arch != arch || t.os != os {
-            return Err(Error::machine(format!(
-                "the package was compiled for {} {} {}, this machine is {os} {arch} {}",
-                t.os,
-                t.arch,
-                t.isa,
-                inrush_cpu::detect().name()
-            )));
-        }
+        let target = cpu_target(&package)?;
         package.check_weights()?;
         // The loader needs a file. It is removed once the code is mapped.
         let folder = std::env::temp_dir();
@@ -56,21 +46,41 @@ impl Model {
             .suffix(".so")
             .tempfile_in(&folder)
             .map_err(fail)?;
-        std::fs::write(object.path(), package.object()).map_err(fail)?;
+        std::fs::write(object.path(), package.code(&target.object)).map_err(fail)?;
         Model::from_parts(Parts {
-            program: package.program.clone(),
+            program: target.program.clone(),
             object: object.path(),
-            weights: Box::new(PackageWeights(package)),
+            weights: Box::new(package),
             pool,
         })
     }
 }
 
-struct PackageWeights(Package);
+/// Returns the target for this processor: that of the highest level which it runs.
+///
+/// # Errors
+/// A machine error that lists the targets if none fits.
+pub fn cpu_target(package: &Package) -> Result<&CpuTarget> {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    let level = |t: &CpuTarget| {
+        let isa = Isa::parse(&t.cpu.isa).filter(|_| t.cpu.arch == arch && t.cpu.os == os);
+        // Levels in order, the highest last.
+        isa.and_then(|isa| inrush_cpu::available().iter().position(|i| *i == isa))
+    };
+    let fitting = package.cpus().filter_map(|t| Some((level(t)?, t)));
+    let best = fitting.reduce(|a, b| if b.0 > a.0 { b } else { a });
+    best.map(|b| b.1).ok_or_else(|| {
+        Error::machine(format!(
+            "the package was compiled for {}, this machine is cpu:{} ({os} {arch})",
+            package.target_names(),
+            inrush_cpu::detect().name()
+        ))
+    })
+}
 
-impl WeightSource for PackageWeights {
+impl WeightSource for Package {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.0.weight(name).map(|w| WeightView {
+        Package::weight(self, name).map(|w| WeightView {
             dtype: w.dtype,
             sizes: w.sizes,
             strides: w.strides,

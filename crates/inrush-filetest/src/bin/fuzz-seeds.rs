@@ -3,7 +3,7 @@
 
 use inrush_base::{Caps, Isa};
 use inrush_filetest::{Document, Program};
-use inrush_package::{Target, WeightData};
+use inrush_package::{Cpu, TargetParts, WeightData};
 use inrush_program::Place;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn main() -> std::io::Result<()> {
 
 /// A package of the program with made-up machine code and weights of zeros.
 fn package(path: &Path, program: &inrush_program::Program) -> inrush_base::Result<()> {
-    let target = Target {
+    let cpu = Cpu {
         arch: "x86_64".into(),
         os: "linux".into(),
         isa: "avx2".into(),
@@ -76,7 +76,12 @@ fn package(path: &Path, program: &inrush_program::Program) -> inrush_base::Resul
         })
         .collect();
     let zeros = [0; 4096];
-    inrush_package::write(path, target, program, b"no machine code", &|name| {
+    let parts = TargetParts::Cpu {
+        cpu,
+        program,
+        object: b"no machine code",
+    };
+    inrush_package::write(path, &[parts], &|name| {
         let b = weights.get(name)?;
         let Place::Weight(w) = &b.place else {
             return None;

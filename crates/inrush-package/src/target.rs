@@ -1,0 +1,230 @@
+//! The targets of a package: what each is, and which devices its code fits.
+
+use inrush_base::{Error, Result};
+use inrush_program::host::Lowered;
+use inrush_program::{BinaryInfo, GpuTarget as BuildTarget, Program};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::Range;
+
+/// A processor that machine code runs on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cpu {
+    /// `x86_64`, `aarch64`.
+    pub arch: String,
+    /// `linux`.
+    pub os: String,
+    /// Instruction set level by name (`avx2`).
+    pub isa: String,
+}
+
+/// A GPU that machine code was built for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Name of the kind of device.
+    pub kind: String,
+    /// Name of the model whose properties the program was compiled for (`h100`).
+    pub model: String,
+    /// The target of its kernels in the kernel compiler's words.
+    pub build: BuildTarget,
+}
+
+/// Code in the package: where it is, and its digest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Code {
+    pub(crate) range: Range<usize>,
+    /// BLAKE3 of the bytes, in hexadecimal digits.
+    pub digest: String,
+}
+
+/// A target of a package.
+#[derive(Debug)]
+pub enum Target {
+    Cpu(Box<CpuTarget>),
+    Gpu(Box<GpuTarget>),
+}
+
+/// A program for a CPU, with its shared object.
+#[derive(Debug)]
+pub struct CpuTarget {
+    pub cpu: Cpu,
+    pub program: Program,
+    pub object: Code,
+}
+
+/// A program for a GPU, with its kernels.
+#[derive(Debug)]
+pub struct GpuTarget {
+    pub gpu: Gpu,
+    pub lowered: Lowered,
+    /// In the order of the program's kernels.
+    pub kernels: Vec<StoredKernel>,
+    /// What the kernels' PTX is for, if all of them have it.
+    pub ptx: Option<PtxTarget>,
+}
+
+/// A kernel for a GPU.
+#[derive(Clone, Debug)]
+pub struct StoredKernel {
+    pub info: BinaryInfo,
+    pub code: Code,
+    pub ptx: Option<Code>,
+}
+
+/// The architecture that a PTX names (`.target sm_80`).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct PtxTarget {
+    /// The compute capability, 80 for 8.0.
+    pub capability: u32,
+    /// It uses features of this one architecture (`sm_90a`), so that no other can run it.
+    pub specific: bool,
+}
+
+impl PtxTarget {
+    /// Reads the directive of a PTX; `None` for a text that has none.
+    pub fn of(ptx: &str) -> Option<PtxTarget> {
+        let mut lines = ptx.lines().map(str::trim_start);
+        let line = lines.find_map(|l| l.strip_prefix(".target"))?;
+        let name = line.split(',').next()?.trim().strip_prefix("sm_")?;
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        Some(PtxTarget {
+            capability: digits.parse().ok()?,
+            specific: digits.len() < name.len(),
+        })
+    }
+
+    /// Returns true if a driver can finish the PTX for a device of this compute capability.
+    pub fn fits(self, capability: u32) -> bool {
+        match self.specific {
+            true => capability == self.capability,
+            false => capability >= self.capability,
+        }
+    }
+}
+
+impl GpuTarget {
+    /// Returns the compute capability that the machine code was built for, 90 for 9.0; `None` for
+    /// kinds of devices that count otherwise.
+    pub fn capability(&self) -> Option<u32> {
+        self.gpu.build.arch.parse().ok()
+    }
+
+    /// Returns true if a device of this compute capability runs the machine code: the same major
+    /// version, and no earlier minor version. Code for features of one architecture fits that alone.
+    pub fn fits(&self, capability: u32) -> bool {
+        let specific = self.ptx.is_some_and(|p| p.specific);
+        self.capability().is_some_and(|built| match specific {
+            true => built == capability,
+            false => built / 10 == capability / 10 && built <= capability,
+        })
+    }
+
+    /// Returns true if a driver can finish the kernels for a device of this compute capability.
+    pub fn fits_by_ptx(&self, capability: u32) -> bool {
+        self.ptx.is_some_and(|p| p.fits(capability))
+    }
+
+    /// Returns the number of matrix products that a call has a library do.
+    pub fn products(&self) -> usize {
+        use inrush_program::host::StepKind;
+        let steps = self.lowered.program.steps.iter();
+        steps
+            .filter(|s| matches!(s.kind, StepKind::Library(_)))
+            .count()
+    }
+
+    /// Checks what an executor relies on: it may come from a file.
+    ///
+    /// # Errors
+    /// An input error.
+    pub(crate) fn check(&self) -> Result<()> {
+        let damaged = |what: &str| {
+            Err(Error::input(format!(
+                "target `{}` is damaged: {what}",
+                self.gpu
+            )))
+        };
+        self.lowered.check()?;
+        let gpu = match &self.lowered.program.gpu {
+            Some(gpu) if gpu.target == self.gpu.build => gpu,
+            _ => return damaged("its program is for another GPU"),
+        };
+        if self.kernels.len() != gpu.kernels.len() {
+            return damaged("its kernels are not those of its program");
+        }
+        for k in &self.kernels {
+            let i = &k.info;
+            // A program of a kernel has 1024 threads at most; scratch space is counted in 31 bits.
+            let sound = (1..=1024).contains(&i.warps)
+                && (i.warps.checked_mul(gpu.target.warp)).is_some_and(|n| n <= 1024)
+                && i.ctas == 1
+                && !i.cooperative
+                && i.scratch < 1 << 31
+                && i.maps
+                    .iter()
+                    .all(|m| m.element_bytes > 0 && m.element_bytes <= 16);
+            if !sound || i.symbol.contains('\0') {
+                return damaged("a kernel's numbers");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cpu:{} ({} {})", self.isa, self.os, self.arch)
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.model)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Cpu(t) => t.cpu.fmt(f),
+            Target::Gpu(t) => write!(f, "{} ({})", t.gpu, t.gpu.build.arch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ptx_names_its_architecture() {
+        let of = |text: &str| PtxTarget::of(text).map(|p| (p.capability, p.specific));
+        assert_eq!(of(".version 8.7\n.target sm_80\n"), Some((80, false)));
+        assert_eq!(of("//\n .target sm_90a, debug\n"), Some((90, true)));
+        assert_eq!(of(".target sm_100f"), Some((100, true)));
+        for wrong in [
+            "",
+            ".version 8.7",
+            ".target gfx942",
+            ".target sm_",
+            ".target sm_99999999999",
+        ] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ptx_of_one_architecture_fits_no_other() {
+        let plain = PtxTarget {
+            capability: 80,
+            specific: false,
+        };
+        let specific = PtxTarget {
+            capability: 90,
+            specific: true,
+        };
+        let fitting = |p: PtxTarget| [75, 80, 86, 90, 100].map(|c| p.fits(c));
+        assert_eq!(fitting(plain), [false, true, true, true, true]);
+        assert_eq!(fitting(specific), [false, false, false, true, false]);
+    }
+}
