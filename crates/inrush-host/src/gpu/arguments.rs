@@ -2,7 +2,7 @@
 
 use super::driver::{Arguments, Driver, Tensor, TensorMap};
 use inrush_base::{Error, Result};
-use inrush_runtime::triton::{Binary, MapLayout};
+use inrush_program::{BinaryInfo, MapLayout};
 use smallvec::SmallVec;
 use std::sync::{Mutex, PoisonError};
 
@@ -54,7 +54,7 @@ impl Map {
 /// it has the address, the sizes and the strides.
 pub fn pack(
     signature: &[(String, String)],
-    binary: Option<&Binary>,
+    binary: Option<&BinaryInfo>,
     buffers: usize,
     sizes: &[i64],
 ) -> Result<Packed> {
@@ -193,9 +193,8 @@ mod tests {
             .collect()
     }
 
-    fn binary() -> Binary {
-        Binary {
-            path: Default::default(),
+    fn binary() -> BinaryInfo {
+        BinaryInfo {
             symbol: String::new(),
             warps: 4,
             ctas: 1,
@@ -244,7 +243,7 @@ mod tests {
         for (buffers, sizes) in [(1, vec![0, 1, 1, 1, 1]), (2, vec![]), (3, vec![0; 5])] {
             assert!(pack(&types, Some(&binary()), buffers, &sizes).is_err());
         }
-        let none = Binary {
+        let none = BinaryInfo {
             maps: Vec::new(),
             ..binary()
         };

@@ -6,9 +6,8 @@ use super::driver::{Driver, Kernel};
 use crate::program::{Gpu, USER_KERNEL};
 use inrush_base::{Error, ErrorKind, Result};
 use inrush_program::GpuKernel;
-use inrush_runtime::triton::{Binary, Pool};
+use inrush_runtime::triton::{Binary, MachineCode, Pool};
 use rustc_hash::FxHashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Returns the binaries of a program's kernels, and whether all of them were there already.
@@ -26,6 +25,7 @@ pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
         binaries.push(r?);
     }
     for (b, k) in binaries.iter().zip(&gpu.kernels) {
+        let b = &b.info;
         let odd = b.ctas != 1 || b.cooperative || b.scratch_align > ALIGNMENT;
         if users(k) && odd {
             return Err(Error::unsupported(format!(
@@ -43,9 +43,9 @@ pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
     Ok((binaries, cached))
 }
 
-/// Kernels that are loaded, by device and file: graphs share them. They stay: what somebody captured may launch them when the
+/// Kernels that are loaded, by device and machine code: graphs share them. They stay: what somebody captured may launch them when the
 /// function that it was captured from is gone.
-type Loaded = FxHashMap<(i32, PathBuf), Arc<Kernel>>;
+type Loaded = FxHashMap<(i32, String), Arc<Kernel>>;
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
 /// Loads binaries into the current context.
@@ -55,14 +55,17 @@ pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
     let all = all.get_or_insert_default();
     (binaries.iter().zip(&gpu.kernels))
         .map(|(b, k)| {
-            let key = (gpu.device.index, b.path.clone());
+            let key = (gpu.device.index, b.code.key());
             if let Some(k) = all.get(&key) {
                 return Ok(k.clone());
             }
-            let code = std::fs::read(&b.path)
-                .map_err(|e| Error::machine(format!("{}: {e}", b.path.display())))?;
+            let (code, ptx) = (b.code.bytes()?, matches!(b.code, MachineCode::Ptx { .. }));
+            let b = &b.info;
             let threads = b.warps * gpu.target.warp;
-            let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
+            let kernel = match ptx {
+                true => driver.load_ptx(&code, &b.symbol, threads, b.shared)?,
+                false => driver.load(&code, &b.symbol, threads, b.shared)?,
+            };
             let kernel = match b.maps.is_empty() {
                 true => kernel,
                 false => kernel.with_places(arguments::places(&k.signature)?),

@@ -11,7 +11,6 @@ use super::driver::{Kernel, Stream};
 use super::placement::Placement;
 use super::plan::{self, Plan};
 use super::replay::Recordings;
-use super::tune::AtCall;
 use crate::host::Host;
 use crate::program::{Device, Gpu, HostProgram, LibraryOp, Step, StepKind};
 use crate::shape::Shape;
@@ -40,8 +39,18 @@ pub struct Engine<H: Host> {
     /// Blocks that load steps filled, by step.
     loaded: Mutex<FxHashMap<usize, (H::Tensor, u64)>>,
     /// Kernels that the first call tunes, until it comes; then a report of that.
-    tuning: Mutex<Option<AtCall>>,
+    tuning: Mutex<Option<Box<dyn TuneAtCall>>>,
     tuned: Mutex<Option<Vec<String>>>,
+}
+
+/// Tunes the kernels of a call while it runs.
+pub trait TuneAtCall: Send {
+    /// The call is about to make a launch of the kernel `symbol`; the addresses are those of its buffers, in order, and what
+    /// scratch space it has follows them.
+    fn before(&mut self, symbol: &str, addresses: Vec<u64>, stream: Stream);
+
+    /// Returns a report of what was measured.
+    fn done(self: Box<Self>) -> Vec<String>;
 }
 
 /// Loaded kernels, or a host that interprets them.
@@ -106,7 +115,7 @@ pub struct Frame<'a, H: Host> {
     /// Slots whose values the host is to drop.
     released: Vec<usize>,
     /// Set in a call that tunes.
-    tuning: RefCell<Option<AtCall>>,
+    tuning: RefCell<Option<Box<dyn TuneAtCall>>>,
 }
 
 /// Returns true for a matrix product, which cuBLAS may do without the host.
@@ -158,7 +167,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Has the next call tune its kernels on its own memory.
-    pub fn tune_at_call(&self, tuning: AtCall) {
+    pub fn tune_at_call(&self, tuning: Box<dyn TuneAtCall>) {
         *self.tuning.lock().unwrap_or_else(PoisonError::into_inner) = Some(tuning);
     }
 

@@ -14,7 +14,7 @@
 //! cublas     matrix products
 //! driver     the device driver
 //! build      kernels from Triton workers
-//! tune       measures tiles, where that is asked for
+//! tune       measures tiles, where that is asked for; with the feature `compiler`
 //! ```
 
 mod arena;
@@ -26,9 +26,10 @@ mod engine;
 mod placement;
 pub mod plan;
 mod replay;
+#[cfg(feature = "compiler")]
 pub mod tune;
 
-pub use engine::{Engine, Frame, Stop};
+pub use engine::{Engine, Frame, Stop, TuneAtCall};
 
 /// Addresses that kernels are promised to be multiples of.
 pub const POINTER_ALIGNMENT: u64 = 16;

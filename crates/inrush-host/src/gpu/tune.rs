@@ -6,13 +6,14 @@
 //! Integers in memory of their own are zeros, which are positions of everything; numbers are zeros too, so what takes longer for some
 //! values than for others is not told apart.
 
+use super::TuneAtCall;
 use super::arguments::{pack, places};
 use super::driver::{Driver, Kernel, Memory, Stream};
 use inrush_base::Result;
 use inrush_compile::{Candidate, Retile, Tile, TunedBuffer, Tuner};
-use inrush_program::{GpuKernel, GpuTarget};
+use inrush_program::{BinaryInfo, GpuKernel, GpuTarget};
 use inrush_runtime::cache::Cache;
-use inrush_runtime::triton::{Binary, Pool};
+use inrush_runtime::triton::Pool;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::io::Write;
@@ -132,8 +133,8 @@ impl Bench {
         for (c, b) in candidates.iter().zip(built) {
             // What Triton refuses at this size is no candidate.
             let loaded = b.and_then(|b| {
-                let code = std::fs::read(&b.path)
-                    .map_err(|e| inrush_base::Error::machine(e.to_string()))?;
+                let code = b.code.bytes()?;
+                let b = b.info;
                 let threads = b.warps * self.target.warp;
                 let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
                 let kernel = match b.maps.is_empty() {
@@ -233,7 +234,7 @@ impl Bench {
 }
 
 /// Arguments of a launch over the memory at `addresses`.
-fn packed(c: &Candidate, binary: &Binary, addresses: &[u64], scratch: u64) -> Result<Vec<u8>> {
+fn packed(c: &Candidate, binary: &BinaryInfo, addresses: &[u64], scratch: u64) -> Result<Vec<u8>> {
     let signature = &c.kernel.signature;
     let packed = pack(signature, Some(binary), addresses.len(), &c.sizes)?;
     let mut bytes = packed.arguments.bytes().to_vec();
@@ -288,15 +289,14 @@ impl AtCall {
             seen: Vec::new(),
         }
     }
+}
 
-    /// Returns a report of what was measured.
-    pub fn done(self) -> Vec<String> {
+impl TuneAtCall for AtCall {
+    fn done(self: Box<Self>) -> Vec<String> {
         self.bench.done
     }
 
-    /// The call is about to make a launch of the kernel `symbol`; the addresses are those of its buffers, in order, and what
-    /// scratch space it has follows them.
-    pub fn before(&mut self, symbol: &str, addresses: Vec<u64>, stream: Stream) {
+    fn before(&mut self, symbol: &str, addresses: Vec<u64>, stream: Stream) {
         if self.seen.iter().any(|s| s == symbol) {
             return;
         }

@@ -12,6 +12,14 @@ use inrush_program::GpuTarget;
 /// An input error for names of devices that have no executor.
 pub fn parse(name: &str) -> Result<Device> {
     let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+    let known: Vec<&str> = devices::executed().map(|d| d.device.name).collect();
+    if inrush_devices::by_name(kind).is_some_and(|d| d.runs.is_none()) {
+        return Err(Error::unsupported(format!(
+            "`{name}`: there is no executor for devices of kind `{kind}`; programs are compiled for them and stored in \
+             packages, and run on: {}",
+            known.join(", ")
+        )));
+    }
     let found = devices::executed().find(|d| d.device.name == kind);
     let index = index.parse().ok().filter(|n| (0..=i32::MAX).contains(n));
     match (found, index) {
@@ -19,14 +27,11 @@ pub fn parse(name: &str) -> Result<Device> {
             kind: d.torch_number(),
             index,
         }),
-        _ => {
-            let known: Vec<&str> = devices::executed().map(|d| d.device.name).collect();
-            Err(Error::input(format!(
-                "unknown device `{name}`: cpu, or one of {} with an index (`{}:0`)",
-                known.join(", "),
-                known.first().unwrap_or(&"")
-            )))
-        }
+        _ => Err(Error::input(format!(
+            "unknown device `{name}`: cpu, or one of {} with an index (`{}:0`)",
+            known.join(", "),
+            known.first().unwrap_or(&"")
+        ))),
     }
 }
 

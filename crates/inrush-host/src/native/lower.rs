@@ -6,7 +6,8 @@ use crate::program::{
 };
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_compile::{
-    Layout as SequenceLayout, Part, Sequence, SequenceOutput, SymbolDef, SymbolFrom, What,
+    Layout as SequenceLayout, Observer, Options, Part, Request, Sequence, SequenceOutput,
+    SymbolDef, SymbolFrom, What, compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::{Dt, GpuTarget};
@@ -25,6 +26,26 @@ impl Slots {
     fn all(&mut self, values: &[ValueId]) -> Vec<usize> {
         values.iter().map(|v| self.of(*v)).collect()
     }
+}
+
+/// Compiles a graph for a device: segments as kernels, products by a library if the options say so.
+///
+/// # Errors
+/// Those of the compiler and of [`lower`].
+pub fn compile(
+    graph: Graph,
+    (caps, target): (&Caps, &GpuTarget),
+    device: Device,
+    options: &Options,
+    watch: &mut dyn Observer,
+) -> Result<Lowered> {
+    let request = Request {
+        // Nothing here asks for gradients, so passes may drop what only they read.
+        inference: true,
+        ..Request::default()
+    };
+    let sequence = compile_sequence(graph, &request, caps, options, watch)?;
+    lower(sequence, caps, device, target.clone())
 }
 
 /// Builds the host program of a graph's sequence.

@@ -39,7 +39,7 @@ pub struct CallState<'a> {
 }
 
 impl Model {
-    /// Copies the weights to the device. `binaries` are those of the program's kernels, in order.
+    /// Copies the weights to the device of the process. `binaries` are those of the program's kernels, in order.
     ///
     /// # Errors
     /// A weight that is missing or not what the program says, too little memory, those of the driver.
@@ -84,6 +84,11 @@ impl Model {
         })
     }
 
+    /// Returns the names of the inputs, in call order.
+    pub fn inputs(&self) -> &[String] {
+        &self.lowered.inputs
+    }
+
     /// Returns the program.
     pub fn program(&self) -> &HostProgram {
         &self.lowered.program
@@ -95,6 +100,7 @@ impl Model {
     /// Inputs of other sizes or dtypes than the model was compiled for; too little memory; those of the driver.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.process.make_current()?;
         let program = &self.lowered.program;
         if inputs.len() != program.inputs.len() {
             return Err(Error::input(format!(
@@ -119,6 +125,13 @@ impl Model {
         call.sizes = evaluate_known(&program.sizes, &call.symbols);
         self.engine.run(&self.process, program, &mut call)?;
         Ok(call.outputs)
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // Memory is freed in the context that it is from.
+        _ = self.process.make_current();
     }
 }
 

@@ -3,11 +3,11 @@
 use super::memory::{Block, Pool};
 use super::model::CallState;
 use crate::gpu::cublas::{self, Blas};
-use crate::gpu::driver::{DevicePtr, Driver, Stream};
+use crate::gpu::driver::{Context, DevicePtr, Driver, Stream};
 use crate::gpu::plan::Op;
 use crate::gpu::{Frame, Stop};
 use crate::host::{Host, Results};
-use crate::program::{Gpu, LibraryOp, StepKind};
+use crate::program::{Device, Gpu, LibraryOp, StepKind};
 use crate::shape::Shape;
 use inrush_base::{Error, Result};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ const WORKSPACE: u64 = 32 << 20;
 /// The device's driver in this process, with a stream of its own.
 pub struct Process {
     pub(super) driver: Driver,
+    context: Context,
     stream: Stream,
     pool: Arc<Pool>,
     /// cuBLAS, its handle for the stream, and the workspace that the handle uses.
@@ -32,21 +33,32 @@ pub struct Tensor {
 }
 
 impl Process {
-    /// Takes the device that is current on the calling thread; with cuBLAS, matrix products go there.
+    /// Takes a device and makes it current on the calling thread; with cuBLAS, matrix products go there.
     ///
     /// # Errors
     /// Those of the driver. A machine error if cuBLAS cannot be used.
-    pub fn new(blas: Option<&'static Blas>) -> Result<Process> {
+    pub fn new(device: Device, blas: Option<&'static Blas>) -> Result<Process> {
         let driver = Driver::get()?;
+        let context = driver.primary_context(device.index)?;
+        driver.set_current(context)?;
         let stream = driver.stream()?;
         let pool = Pool::new(driver.clone());
         let blas = blas.map(|b| handle(b, &pool, stream)).transpose()?;
         Ok(Process {
             driver,
+            context,
             stream,
             pool,
             blas,
         })
+    }
+
+    /// Makes the device current on the calling thread, as calls of the driver need.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn make_current(&self) -> Result<()> {
+        self.driver.set_current(self.context)
     }
 
     /// Returns a tensor that holds `bytes`.

@@ -121,6 +121,17 @@ pub fn segment(input: usize, output: usize, flag: Option<usize>) -> Step {
     }
 }
 
+/// Returns a chain of segments, each of which multiplies by 4: slots 0, 2, 3 and so on; the first one gives a flag in slot 1.
+/// The number is that of the last slot.
+#[allow(dead_code)] // Not every test has chains.
+pub fn chain(count: usize) -> (Vec<Step>, usize) {
+    let from = |k| if k == 0 { 0 } else { k + 1 };
+    let steps = (0..count)
+        .map(|k| segment(from(k), k + 2, (k == 0).then_some(1)))
+        .collect();
+    (steps, count + 1)
+}
+
 pub fn program(
     device: Device,
     steps: Vec<Step>,

@@ -87,7 +87,7 @@ impl Engine {
 
     /// Has the next call tune its kernels on its own memory.
     pub fn tune_at_call(&self, tuning: AtCall) {
-        self.executor.tune_at_call(tuning);
+        self.executor.tune_at_call(Box::new(tuning));
     }
 
     /// Replays a captured call, or returns the caller's next step.

@@ -164,7 +164,7 @@ impl Planner<'_> {
         let gpu = (self.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
         let signature = &gpu.kernels[kernel].signature;
         let values: SmallVec<[i64; 8]> = l.sizes.iter().map(|id| sizes[id.0 as usize]).collect();
-        let binary = self.binaries.get(kernel);
+        let binary = self.binaries.get(kernel).map(|b| &b.info);
         let packed = pack(signature, binary, l.buffers.len(), &values)?;
         let mut addresses: Addresses = SmallVec::new();
         for (b, (place, begin)) in l.buffers.iter().zip(&packed.places) {
@@ -190,7 +190,7 @@ impl Planner<'_> {
         grid: [u32; 3],
         place: u32,
     ) -> Result<Option<(u32, BaseId, u64)>> {
-        let each = self.binaries.get(kernel).map_or(0, |b| b.scratch);
+        let each = self.binaries.get(kernel).map_or(0, |b| b.info.scratch);
         if each == 0 {
             return Ok(None);
         }

@@ -102,11 +102,17 @@ API Status cuGetErrorName(Status s, const char **p) { return *p = s == OUT_OF_ME
 API Status cuGetErrorString(Status s, const char **p) { return cuGetErrorName(s, p); }
 
 static Handle current;
-API Status cuDeviceGet(int *device, int index) { return *device = index, index == 0 ? OK : INVALID; }
+/* Two devices. */
+API Status cuDeviceGet(int *device, int index) { return *device = index, index == 0 || index == 1 ? OK : INVALID; }
+/* $FAKE_CAPABILITY is 90 for compute capability 9.0. */
+static int capability(void) {
+    const char *text = getenv("FAKE_CAPABILITY");
+    return text ? atoi(text) : 90;
+}
 API Status cuDeviceGetAttribute(int *value, int which, int device) {
     switch (which) {
-    case 75: *value = 9; break;
-    case 76: *value = 0; break;
+    case 75: *value = capability() / 10; break;
+    case 76: *value = capability() % 10; break;
     case 16: *value = 132; break;
     case 38: *value = 50 << 20; break;
     case 39: *value = 2048; break;
@@ -117,11 +123,15 @@ API Status cuDeviceGetAttribute(int *value, int which, int device) {
     return OK;
 }
 API Status cuCtxGetCurrent(Handle *c) { return *c = current, OK; }
-API Status cuCtxGetDevice(int *device) { return *device = 0, current ? OK : INVALID; }
+static Handle contexts[2];
+API Status cuCtxGetDevice(int *device) { return *device = current == &contexts[1], current ? OK : INVALID; }
 API Status cuCtxSetCurrent(Handle c) { return current = c, OK; }
-API Status cuDevicePrimaryCtxRetain(Handle *c, int device) { return *c = &current, OK; }
+API Status cuDevicePrimaryCtxRetain(Handle *c, int device) { return *c = &contexts[device], OK; }
 
-API Status cuModuleLoadData(Handle *module, const void *code) { return *module = (Handle)code, OK; }
+API Status cuModuleLoadData(Handle *module, const void *code) {
+    if (memcmp(code, "\177ELF", 4)) note(current == &contexts[1] ? "load ptx on 1" : "load ptx");
+    return *module = (Handle)code, OK;
+}
 API Status cuModuleUnload(Handle module) { return OK; }
 API Status cuModuleGetFunction(Handle *function, Handle module, const char *name) {
     struct function *f = calloc(1, sizeof *f);
@@ -168,7 +178,10 @@ API Status cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) {
 
 API Status cuStreamSynchronize(Handle stream) { return OK; }
 API Status cuStreamIsCapturing(Handle stream, int *status) { return *status = capturing && stream == capture_stream, OK; }
-API Status cuStreamCreate(Handle *stream, unsigned flags) { return *stream = malloc(8), flags == 1 ? OK : INVALID; }
+API Status cuStreamCreate(Handle *stream, unsigned flags) {
+    if (current == &contexts[1]) note("stream on 1");
+    return *stream = malloc(8), flags == 1 ? OK : INVALID;
+}
 API Status cuStreamBeginCapture_v2(Handle stream, int mode) {
     capturing = calloc(1, sizeof *capturing);
     capture_stream = stream;

@@ -1,0 +1,136 @@
+//! GPU targets of packages: the one that fits a device, loaded.
+
+use super::model::Model;
+use super::process::Process;
+use crate::devices;
+use crate::gpu::cublas::{self, Blas};
+use crate::gpu::driver::{Driver, LIBRARY_FOLDERS};
+use crate::program::Device;
+use inrush_base::{Error, Result};
+use inrush_package::{Code, GpuTarget, Package};
+use inrush_runtime::triton::{Binary, MachineCode};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The form in which a target's kernels reach a device.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// As machine code.
+    Code,
+    /// As PTX, which the driver finishes.
+    Ptx,
+}
+
+impl Model {
+    /// Opens a package and loads the target that fits a device. Nothing is built.
+    ///
+    /// # Errors
+    /// Those of [`Package::open`] and [`Model::from_package`]; they name the file.
+    pub fn open(path: &Path, device: Device) -> Result<Model> {
+        let package = Package::open(path)?;
+        Model::from_package(&package, device).map_err(|e| e.in_file(path.display().to_string()))
+    }
+
+    /// Loads the target of a package that fits a device, and copies the weights there.
+    ///
+    /// # Errors
+    /// A machine error without a driver or device, or without cuBLAS where the program calls it; an unsupported one that lists
+    /// the package's targets if none fits; an input error for damaged weights.
+    pub fn from_package(package: &Package, device: Device) -> Result<Model> {
+        let driver = Driver::get()?;
+        driver.make_current(device.index)?;
+        let p = driver.properties()?;
+        let capability = p.major * 10 + p.minor;
+        let name = devices::torch_name(device);
+        let (target, form) = choose(package, device, capability).map_err(|e| {
+            e.context(format!(
+                "`{name}`, of compute capability {}.{}",
+                p.major, p.minor
+            ))
+        })?;
+        let blas = match target.products() {
+            0 => None,
+            n => Some(needed_blas(n)?),
+        };
+        package.check_weights()?;
+        let mut lowered = target.lowered.clone();
+        if let Some(gpu) = &mut lowered.program.gpu {
+            gpu.device = device;
+        }
+        let binaries = binaries(package, target, form)?;
+        Model::new(lowered, binaries, package, Process::new(device, blas)?)
+    }
+}
+
+/// Returns the target for a device of a compute capability: the machine code of the latest architecture that fits, else PTX.
+///
+/// # Errors
+/// An unsupported error that lists the targets if none fits.
+pub fn choose(package: &Package, device: Device, capability: u32) -> Result<(&GpuTarget, Form)> {
+    let kind = devices::by_torch_number(device.kind)
+        .ok_or_else(|| Error::internal("a device without an executor"))?;
+    let mine = || {
+        let of = |t: &&GpuTarget| t.gpu.kind == kind.device.name;
+        package.gpus().filter(of)
+    };
+    let latest = |fits: &dyn Fn(&GpuTarget) -> bool| {
+        // The first of equals.
+        mine()
+            .filter(|t| fits(t))
+            .fold(None, |best: Option<&GpuTarget>, t| match best {
+                Some(b) if b.capability() >= t.capability() => Some(b),
+                _ => Some(t),
+            })
+    };
+    if let Some(t) = latest(&|t| t.fits(capability)) {
+        return Ok((t, Form::Code));
+    }
+    if let Some(t) = latest(&|t| t.fits_by_ptx(capability)) {
+        return Ok((t, Form::Ptx));
+    }
+    let specific = mine().any(|t| t.ptx.is_some_and(|p| p.specific));
+    let why = match specific {
+        true => "; code for architectures from 9.0 on (`sm_90a`) runs on these alone, as PTX too",
+        false => "",
+    };
+    Err(Error::unsupported(format!(
+        "the package has no target for this device, only {}{why}",
+        package.target_names()
+    )))
+}
+
+/// Finds cuBLAS for a program that calls it.
+fn needed_blas(products: usize) -> Result<&'static Blas> {
+    let folders: Vec<PathBuf> = LIBRARY_FOLDERS.iter().map(PathBuf::from).collect();
+    cublas::find(&folders).ok_or_else(|| {
+        Error::machine(format!(
+            "the program calls cuBLAS for {products} matrix products, and `libcublas` (12 or 13) is not found: install it or name its \
+             folder in LD_LIBRARY_PATH, or compile the package with `--no-libraries`"
+        ))
+    })
+}
+
+/// Returns the kernels of a target in memory.
+fn binaries(package: &Package, target: &GpuTarget, form: Form) -> Result<Vec<Binary>> {
+    let bytes = |code: &Code| -> Arc<[u8]> { package.code(code).into() };
+    (target.kernels.iter())
+        .map(|k| {
+            let code = match (form, &k.ptx) {
+                (Form::Code, _) => MachineCode::Memory {
+                    digest: k.code.digest.clone(),
+                    bytes: bytes(&k.code),
+                },
+                (Form::Ptx, Some(ptx)) => MachineCode::Ptx {
+                    digest: ptx.digest.clone(),
+                    text: bytes(ptx),
+                },
+                (Form::Ptx, None) => return Err(Error::internal("a kernel without PTX")),
+            };
+            Ok(Binary {
+                code,
+                info: k.info.clone(),
+                ptx: None,
+            })
+        })
+        .collect()
+}
