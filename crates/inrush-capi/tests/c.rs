@@ -1,7 +1,7 @@
 //! The example in C against the library: compiled with the system's C compiler, its classes compared with the labels.
 #![cfg(target_os = "linux")]
 
-use inrush_cli::args::{CompileArgs, TargetArgs};
+use inrush_cli::args::CompileArgs;
 use inrush_cli::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -58,10 +58,9 @@ fn package(folder: &Path) -> PathBuf {
     inrush_cli::package::compile(&CompileArgs {
         model: repository().join("examples/digits/digits.pt2"),
         output: output.clone(),
-        target: TargetArgs {
-            target: "native".into(),
-            threads: Some(2),
-        },
+        target: vec!["cpu".into()],
+        threads: Some(2),
+        no_libraries: false,
         json: true,
     })
     .expect("a package");

@@ -19,7 +19,7 @@ pub struct Cli {
 pub enum Command {
     /// Compile (or load) a model and run it once, with checks and timings
     Run(RunArgs),
-    /// Compile a `.pt2` archive into a package that runs without a compiler
+    /// Compile a `.pt2` archive into a package that runs without a compiler, on CPUs and GPUs
     Compile(CompileArgs),
     /// Measure compile time and latency
     Bench(BenchArgs),
@@ -80,8 +80,8 @@ pub struct RunArgs {
     /// Seconds to measure the latency for
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
-    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU. Kernels for a GPU are built by the Python package `triton`,
-    /// for which $INRUSH_PYTHON names the interpreter [default: python3]; calls run without Python
+    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU. A package brings its kernels; those of an archive are built by
+    /// the Python package `triton`, for which $INRUSH_PYTHON names the interpreter [default: python3]
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
     /// On a GPU, compile matrix products too instead of calling cuBLAS
@@ -101,11 +101,25 @@ pub struct CompileArgs {
     /// The package to write
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
+    /// What the package is to run on, separated by commas: cpu (the level of this machine), cpu:LEVEL (scalar, avx2, avx512 or
+    /// neon), or GPUs: h100, h200, a100, b200, mi300x, mi250, mi355x. Kernels for GPUs are built by the Python package `triton`, for
+    /// which $INRUSH_PYTHON names the interpreter [default: python3]; that takes no GPU
+    #[arg(
+        long,
+        value_name = "TARGETS",
+        default_value = "cpu",
+        value_delimiter = ','
+    )]
+    pub target: Vec<String>,
+    /// For GPUs, compile matrix products too instead of calling cuBLAS
+    #[arg(long)]
+    pub no_libraries: bool,
+    /// Threads to compile for on a CPU [default: all that this process may use]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub target: TargetArgs,
 }
 
 #[derive(Args, Debug)]
@@ -116,9 +130,12 @@ pub struct BenchArgs {
     /// Seconds to measure each model for
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Compile without the build cache, as on a first run
+    /// Compile without the build cache, as on a first run (on CPUs)
     #[arg(long)]
     pub cold: bool,
+    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
     /// Print one line of JSON per model instead of a table
     #[arg(long)]
     pub json: bool,

@@ -5,9 +5,10 @@
 
 use crate::args::BenchArgs;
 use crate::out::say;
-use crate::run::{Counts, bind_inputs, measure, random_inputs};
-use crate::{io, session};
+use crate::run::{Counts, Latency, bind_inputs, measure, measure_calls, random_inputs};
+use crate::{device, io, session};
 use inrush_base::{Error, Result};
+use inrush_host::native;
 use inrush_runtime::cache::Cache;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
             "{:<36} {:>10} {:>10} {:>9} {:>10} {:>10} {:>8}",
             "model",
             "graph ms",
-            "C ms",
+            "build ms",
             "load ms",
             "run ms",
             "best ms",
@@ -52,6 +53,9 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
         .then(tempfile::tempdir)
         .transpose()
         .map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
+    if a.device != "cpu" {
+        return on_device(path, a);
+    }
     let cache = fresh
         .as_ref()
         .map_or_else(Cache::open_default, |d| Cache::at(d.path().to_path_buf()));
@@ -92,19 +96,66 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
         });
         say!("{line}")?;
     } else {
-        say!(
-            "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
-            path.file_name()
-                .map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
-            ms(graph),
-            ms(s.times.build()),
-            ms(s.times.load),
-            ms(l.median),
-            ms(l.best),
-            counts.kernels + counts.contractions
+        row(
+            path,
+            &[ms(graph), ms(s.times.build()), ms(s.times.load)],
+            &l,
+            counts.kernels + counts.contractions,
         )?;
     }
     Ok(())
+}
+
+/// Measures a model on the device that `--device` names.
+fn on_device(path: &Path, a: &BenchArgs) -> Result<()> {
+    let s = device::open(path, native::device::parse(&a.device)?, false, true)?;
+    let beside = sibling(path);
+    let given = beside.exists().then(|| io::read(&beside)).transpose()?;
+    let (inputs, _) =
+        device::inputs(&s, given).map_err(|e| e.in_file(path.display().to_string()))?;
+    let limit = Duration::from_secs_f64(a.seconds);
+    let l = measure_calls(&mut || s.model.run(&inputs), limit)?;
+    let (launches, products) = device::count(&s.model);
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let graph = s.times.compile() - s.times.build();
+    if a.json {
+        let line = serde_json::json!({
+            "model": path.display().to_string(),
+            "target": format!("{}-{}", s.target.backend, s.target.arch),
+            "device": a.device,
+            "graph_ms": ms(graph),
+            "build_ms": ms(s.times.build()),
+            "cached": s.cached,
+            "load_ms": ms(s.times.load),
+            "run_ms": ms(l.median),
+            "best_ms": ms(l.best),
+            "kernels": launches,
+            "contractions": products,
+        });
+        return say!("{line}");
+    }
+    row(
+        path,
+        &[ms(graph), ms(s.times.build()), ms(s.times.load)],
+        &l,
+        launches + products,
+    )
+}
+
+/// Prints a line of the table: times of the graph, of its build and of loading, then of calls.
+fn row(path: &Path, [graph, build, load]: &[f64; 3], l: &Latency, launches: usize) -> Result<()> {
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    say!(
+        "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
+        path.file_name()
+            .map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+        graph,
+        build,
+        load,
+        ms(l.median),
+        ms(l.best),
+        launches
+    )
 }
 
 /// Returns `NAME.inputs.safetensors`, next to `NAME.pt2`.

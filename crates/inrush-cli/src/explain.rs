@@ -99,12 +99,19 @@ fn file_name(path: &Path) -> String {
 /// Reads the report's data from a package.
 fn of_package(path: &Path) -> Result<Report> {
     let package = Package::open(path)?;
-    let t = &package.target;
+    let target = package.target_names();
+    let cpu = package.cpus().next().ok_or_else(|| {
+        let shown = path.display().to_string();
+        Error::unsupported(format!(
+            "the report is about a program for a CPU, and the package holds {target}: `inrush inspect` prints these"
+        ))
+        .in_file(shown)
+    })?;
     Ok(Report {
         model: file_name(path),
-        target: format!("{} {} {}", t.os, t.arch, t.isa),
-        symbols: symbols(&package.program, &[]),
-        program: package.program,
+        target,
+        symbols: symbols(&cpu.program, &[]),
+        program: cpu.program.clone(),
         compilation: None,
     })
 }

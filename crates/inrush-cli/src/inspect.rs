@@ -64,7 +64,7 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
             ))
             .in_file(name));
         }
-        return show(a, &p.program.to_string());
+        return show(a, &crate::targets::text(&p, stage));
     }
     let archive = session::open_archive(&a.model)?;
     if stage == "summary" {

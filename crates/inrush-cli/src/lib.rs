@@ -6,7 +6,9 @@
 //! ```text
 //! args      the command line, as clap reads it
 //! session   model file -> model that runs, with times
-//! device    the same for a GPU
+//! triton    the same for GPUs: programs and kernels
+//! device    a model on a GPU
+//! targets   the targets of a package as text
 //! io        safetensors files
 //! compare   outputs against expected ones
 //! out       standard output that may be closed early
@@ -30,3 +32,5 @@ pub mod package;
 pub mod progress;
 pub mod run;
 pub mod session;
+mod targets;
+mod triton;

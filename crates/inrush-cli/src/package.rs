@@ -1,47 +1,109 @@
 //! `inrush compile`: an archive into a package.
 //!
-//! A package is compiled ahead of time for one level of processor: program, shared object and
-//! weights in a file. Loading it needs no C compiler.
+//! ```text
+//! archive -+-> CPU: stages -> C compiler -> shared object --+-> package, with the weights once
+//!          '-> GPU: stages -> Triton -> machine code, PTX --'
+//! ```
+//!
+//! A package is compiled ahead of time for a list of targets. Loading it needs no C compiler, no
+//! Python and no Triton; compiling for a GPU needs no GPU.
 
-use crate::args::CompileArgs;
+use crate::args::{CompileArgs, TargetArgs};
 use crate::out::say;
 use crate::progress::Progress;
-use crate::session;
-use inrush_base::{Error, Result};
-use inrush_package::{Package, Target, WeightData};
+use crate::session::{self, Times};
+use crate::triton::{self, Gpu, Python};
+use inrush_base::{Caps, Error, Result};
+use inrush_compile::Libraries;
+use inrush_graph::Graph;
+use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
+use inrush_package::{Cpu, Package, TargetParts, WeightData};
+use inrush_program::Program;
 use inrush_runtime::cache::Cache;
+use inrush_runtime::triton::{Binary, Pool};
 use std::process::ExitCode;
+use std::time::Instant;
 
-/// Compiles an archive and writes the package.
+/// A compiled target.
+enum Compiled {
+    Cpu {
+        cpu: Cpu,
+        program: Program,
+        object: Vec<u8>,
+    },
+    Gpu {
+        gpu: inrush_package::Gpu,
+        lowered: Lowered,
+        binaries: Vec<Binary>,
+    },
+}
+
+/// A target that was asked for, with the levels of CPUs found out.
+enum Target {
+    Cpu(Caps),
+    Gpu(Box<WantedGpu>),
+}
+
+impl Target {
+    fn name(&self) -> String {
+        match self {
+            Target::Cpu(caps) => caps.to_string(),
+            Target::Gpu(w) => w.gpu.to_string(),
+        }
+    }
+}
+
+/// Compiles an archive for all targets and writes the package.
 pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
-    let caps = session::caps(&a.target)?;
-    let progress = Progress::new(a.json);
-    progress.watch();
+    let shown = a.model.display().to_string();
+    let targets = targets(a)?;
     if !a.model.exists() {
-        return Err(Error::input("no such file").in_file(a.model.display().to_string()));
+        return Err(Error::input("no such file").in_file(shown));
     }
     if Package::is_package(&a.model) {
-        return Err(
-            Error::input("already a compiled package").in_file(a.model.display().to_string())
-        );
+        return Err(Error::input("already a compiled package").in_file(shown));
     }
-    let mut c = session::compile_archive(&a.model, &caps, &progress)?;
-    let built = session::build(&mut c, &caps, &Cache::open_default(), &progress)?;
-    progress.step("write".into());
-    let object = std::fs::read(&built.path)
-        .map_err(|e| Error::machine(format!("cannot read `{}`: {e}", built.path.display())))?;
-    let target = Target {
-        arch: std::env::consts::ARCH.to_string(),
-        os: std::env::consts::OS.to_string(),
-        isa: caps.isa.name().to_string(),
+    // What is missing shows before anything is compiled.
+    let pool = match targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
+        true => Some(Python::find()?.pool(true)?),
+        false => None,
     };
+    let progress = Progress::new(a.json);
+    progress.watch();
+    let mut times = Times::default();
+    let start = Instant::now();
+    progress.step("import".into());
+    let mut archive = session::open_archive(&a.model)?;
+    times.stages.push(("import", start.elapsed()));
+    let graph = std::mem::take(&mut archive.graph);
+    let mut compiled = Vec::with_capacity(targets.len());
+    for t in &targets {
+        let made = match t {
+            Target::Cpu(caps) => for_cpu(graph.clone(), caps, &progress, &mut times),
+            Target::Gpu(w) => {
+                let pool = (pool.as_ref()).ok_or_else(|| Error::internal("no workers"))?;
+                for_gpu(
+                    graph.clone(),
+                    w,
+                    (pool, a.no_libraries),
+                    &progress,
+                    &mut times,
+                )
+            }
+        };
+        let of_one = |e: Error| match targets.len() {
+            1 if matches!(t, Target::Cpu(_)) => e,
+            _ => e.context(format!("target `{}`", t.name())),
+        };
+        compiled.push(made.map_err(|e| of_one(e).in_file(shown.clone()))?);
+    }
+    progress.step("write".into());
     // Checksums are compared before the bytes are copied, so that a damaged archive makes no
     // package.
-    let weights = &c.archive.weights;
-    weights
-        .check()
-        .map_err(|e| e.in_file(a.model.display().to_string()))?;
-    inrush_package::write(&a.output, target, &c.compiled.program, &object, &|name| {
+    let weights = &archive.weights;
+    weights.check().map_err(|e| e.in_file(shown.clone()))?;
+    let parts = compiled.iter().map(parts).collect::<Result<Vec<_>>>()?;
+    inrush_package::write(&a.output, &parts, &|name| {
         weights.view(name).map(|w| WeightData {
             dtype: w.dtype,
             sizes: w.sizes,
@@ -51,24 +113,115 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     })?;
     progress.done();
     let bytes = std::fs::metadata(&a.output).map_or(0, |m| m.len());
-    let ms = c.times.compile().as_secs_f64() * 1e3;
+    let ms = times.compile().as_secs_f64() * 1e3;
+    let names: Vec<String> = targets.iter().map(Target::name).collect();
     if a.json {
         let line = serde_json::json!({
-            "model": a.model.display().to_string(),
+            "model": shown,
             "package": a.output.display().to_string(),
-            "target": caps.to_string(),
+            "target": names.join(", "),
+            "targets": names,
             "compile_ms": ms,
             "bytes": bytes,
         });
         say!("{line}")?;
     } else {
         say!(
-            "{} for {} in {ms:.0} ms: {} ({:.1} MB)",
-            a.model.display(),
-            caps,
+            "{shown} for {} in {ms:.0} ms: {} ({:.1} MB)",
+            names.join(", "),
             a.output.display(),
             bytes as f64 / 1e6
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the targets that the command asks for.
+///
+/// # Errors
+/// An input error for unknown targets, and for one that is named twice.
+fn targets(a: &CompileArgs) -> Result<Vec<Target>> {
+    let mut targets: Vec<Target> = Vec::new();
+    for name in &a.target {
+        let target = match Wanted::parse(name.trim())? {
+            Wanted::Cpu(isa) => Target::Cpu(session::caps(&TargetArgs {
+                target: isa.map_or("native", |i| i.name()).into(),
+                threads: a.threads,
+            })?),
+            Wanted::Gpu(w) => Target::Gpu(w),
+        };
+        if targets.iter().any(|t| t.name() == target.name()) {
+            return Err(Error::input(format!(
+                "the target `{}` is named twice",
+                target.name()
+            )));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// Compiles a graph for a level of this machine's processor.
+fn for_cpu(graph: Graph, caps: &Caps, progress: &Progress, times: &mut Times) -> Result<Compiled> {
+    let compiled = session::compile_graph(graph, caps, progress, times)?;
+    progress.step("build: C compiler".into());
+    let (built, took, _) = session::build_pieces(&compiled.pieces, caps, &Cache::open_default())?;
+    times.stages.push(("build", took));
+    let object = std::fs::read(&built.path)
+        .map_err(|e| Error::machine(format!("cannot read `{}`: {e}", built.path.display())))?;
+    Ok(Compiled::Cpu {
+        cpu: Cpu {
+            arch: std::env::consts::ARCH.to_string(),
+            os: std::env::consts::OS.to_string(),
+            isa: caps.isa.name().to_string(),
+        },
+        program: compiled.program,
+        object,
+    })
+}
+
+/// Compiles a graph for a GPU.
+fn for_gpu(
+    graph: Graph,
+    w: &WantedGpu,
+    (pool, no_libraries): (&Pool, bool),
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<Compiled> {
+    let libraries = match no_libraries || !w.is_executed {
+        true => Libraries::None,
+        false => Libraries::Products,
+    };
+    let gpu = Gpu {
+        caps: &w.caps,
+        target: &w.gpu.build,
+        device: w.device,
+        libraries,
+    };
+    let (lowered, binaries, _) = triton::compile(graph, &gpu, pool, progress, times)?;
+    Ok(Compiled::Gpu {
+        gpu: w.gpu.clone(),
+        lowered,
+        binaries,
+    })
+}
+
+/// Returns what the package stores of a target.
+fn parts(c: &Compiled) -> Result<TargetParts<'_>> {
+    match c {
+        Compiled::Cpu {
+            cpu,
+            program,
+            object,
+        } => Ok(TargetParts::Cpu {
+            cpu: cpu.clone(),
+            program,
+            object,
+        }),
+        Compiled::Gpu {
+            gpu,
+            lowered,
+            binaries,
+        } => native::parts(gpu, lowered, binaries),
+    }
 }

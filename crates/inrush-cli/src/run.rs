@@ -253,21 +253,13 @@ fn symbol_values(s: &session::Session, given: &[String]) -> Result<Vec<i64>> {
         .collect())
 }
 
-/// Returns seeded inputs: floats uniform in -1..1, integers in 0..2 (safe as indices), bools
-/// alternating at random. `symbols` are the values of the program's symbols.
+/// Returns seeded inputs, see [`random_tensor`]. `symbols` are the values of the program's symbols.
 pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
     let program = model.program();
     let mut sizes = Vec::new();
     inrush_program::evaluate(&program.sizes, symbols, &mut sizes)
         .map_err(|_| Error::input("these sizes overflow"))?;
-    // Xorshift64 (Marsaglia 2003): reproducible, without a dependency.
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut next = xorshift();
     program
         .inputs
         .iter()
@@ -286,43 +278,63 @@ pub fn random_inputs(model: &Model, symbols: &[i64]) -> Result<Vec<Value>> {
                 dtype, sizes: ids, ..
             } => {
                 let dims: Vec<i64> = ids.iter().map(|i| sizes[i.0 as usize]).collect();
-                let n = dims
-                    .iter()
-                    .try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
-                let n = n
-                    // Sizes come from the model or from `--size`; the bound keeps a mistake from
-                    // exhausting memory.
-                    .filter(|n| *n <= 1 << 32)
-                    .ok_or_else(|| Error::input("these inputs are too large"))?;
-                let mut bytes = Vec::new();
-                bytes
-                    .try_reserve_exact(n as usize * dtype.0.size())
-                    .map_err(|_| {
-                        Error::out_of_memory(format!("out of memory for input `{}`", spec.name))
-                    })?;
-                for _ in 0..n {
-                    let r = next();
-                    // 24 bits, the precision of f32: the same value in either float type.
-                    let x = (r >> 40) as f64 / (1u64 << 23) as f64 - 1.0;
-                    match dtype.0 {
-                        DType::F64 => bytes.extend(x.to_le_bytes()),
-                        DType::F32 => bytes.extend((x as f32).to_le_bytes()),
-                        DType::F16 => bytes.extend(half::f16::from_f64(x).to_le_bytes()),
-                        DType::BF16 => bytes.extend(half::bf16::from_f64(x).to_le_bytes()),
-                        d if d.is_int() || d == DType::Bool => {
-                            bytes.extend(&((r >> 60) & 1).to_le_bytes()[..d.size()]);
-                        }
-                        d => {
-                            return Err(Error::unsupported(format!(
-                                "random {d} inputs; pass --inputs"
-                            )));
-                        }
-                    }
-                }
-                Tensor::from_bytes(dtype.0, dims, &bytes).map(Value::Tensor)
+                random_tensor(&spec.name, dtype.0, dims, &mut next).map(Value::Tensor)
             }
         })
         .collect()
+}
+
+/// Returns a generator of 64 random bits, the same on each run and machine.
+pub(crate) fn xorshift() -> impl FnMut() -> u64 {
+    // Xorshift64 (Marsaglia 2003): reproducible, without a dependency.
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Returns a tensor for the input `name`: floats uniform in -1..1, integers in 0..2 (safe as indices),
+/// bools alternating at random.
+pub(crate) fn random_tensor(
+    name: &str,
+    dtype: DType,
+    dims: Vec<i64>,
+    next: &mut dyn FnMut() -> u64,
+) -> Result<Tensor> {
+    let n = dims
+        .iter()
+        .try_fold(1i64, |a, d| a.checked_mul((*d).max(0)));
+    let n = n
+        // Sizes come from the model or from `--size`; the bound keeps a mistake from exhausting memory.
+        .filter(|n| *n <= 1 << 32)
+        .ok_or_else(|| Error::input("these inputs are too large"))?;
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(n as usize * dtype.size())
+        .map_err(|_| Error::out_of_memory(format!("out of memory for input `{name}`")))?;
+    for _ in 0..n {
+        let r = next();
+        // 24 bits, the precision of f32: the same value in either float type.
+        let x = (r >> 40) as f64 / (1u64 << 23) as f64 - 1.0;
+        match dtype {
+            DType::F64 => bytes.extend(x.to_le_bytes()),
+            DType::F32 => bytes.extend((x as f32).to_le_bytes()),
+            DType::F16 => bytes.extend(half::f16::from_f64(x).to_le_bytes()),
+            DType::BF16 => bytes.extend(half::bf16::from_f64(x).to_le_bytes()),
+            d if d.is_int() || d == DType::Bool => {
+                bytes.extend(&((r >> 60) & 1).to_le_bytes()[..d.size()]);
+            }
+            d => {
+                return Err(Error::unsupported(format!(
+                    "random {d} inputs; pass --inputs"
+                )));
+            }
+        }
+    }
+    Tensor::from_bytes(dtype, dims, &bytes)
 }
 
 /// The result of a comparison with expected outputs.

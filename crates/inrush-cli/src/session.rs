@@ -12,10 +12,11 @@ use crate::args::TargetArgs;
 use crate::progress::Progress;
 use inrush_base::{Caps, Error, Isa, Result, Scalar};
 use inrush_compile::{Compiled, Observer, Options};
+use inrush_graph::Graph;
 use inrush_package::Package;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
-use inrush_runtime::{Bound, Model, Pool, Tensor, Value, WeightSource, WeightView};
+use inrush_runtime::{Bound, Model, Pool, Tensor, Value, WeightSource, WeightView, cpu_target};
 use inrush_torch::Sample;
 use std::path::Path;
 use std::sync::Arc;
@@ -118,20 +119,8 @@ pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<
     progress.step("import".into());
     let mut archive = open_archive(path)?;
     times.stages.push(("import", start.elapsed()));
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = Options {
-        pieces: threads.min(8),
-        threads: threads.min(8),
-        verify: verify(),
-        ..Options::default()
-    };
     let graph = std::mem::take(&mut archive.graph);
-    let mut watch = Watch {
-        times: &mut times,
-        progress,
-        start: Instant::now(),
-    };
-    let compiled = inrush_compile::compile(graph, caps, &options, &mut watch)
+    let compiled = compile_graph(graph, caps, progress, &mut times)
         .map_err(|e| e.in_file(path.display().to_string()))?;
     Ok(CompiledArchive {
         archive,
@@ -140,26 +129,35 @@ pub fn compile_archive(path: &Path, caps: &Caps, progress: &Progress) -> Result<
     })
 }
 
+/// Compiles a graph for `caps`, up to C source.
+pub(crate) fn compile_graph(
+    graph: Graph,
+    caps: &Caps,
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<Compiled> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let options = Options {
+        pieces: threads.min(8),
+        threads: threads.min(8),
+        verify: verify(),
+        ..Options::default()
+    };
+    let mut watch = Watch {
+        times,
+        progress,
+        start: Instant::now(),
+    };
+    inrush_compile::compile(graph, caps, &options, &mut watch)
+}
+
 /// Opens a `.pt2` archive.
 pub fn open_archive(path: &Path) -> Result<inrush_torch::Model> {
     inrush_torch::open(path)
 }
 
-/// Builds the kernels of a compiled archive.
-pub fn build(
-    c: &mut CompiledArchive,
-    caps: &Caps,
-    cache: &Cache,
-    progress: &Progress,
-) -> Result<inrush_runtime::cc::Built> {
-    progress.step("build: C compiler".into());
-    let (built, took, _) = build_pieces(&c.compiled.pieces, caps, cache)?;
-    c.times.stages.push(("build", took));
-    Ok(built)
-}
-
 /// Returns the shared object, how long it took, and when it was there.
-fn build_pieces(
+pub(crate) fn build_pieces(
     pieces: &[String],
     caps: &Caps,
     cache: &Cache,
@@ -243,7 +241,8 @@ fn open_package(
     let start = Instant::now();
     progress.step("load".into());
     let package = Package::open(path)?;
-    let isa = Isa::parse(&package.target.isa);
+    let isa = cpu_target(&package).map_err(|e| e.in_file(path.display().to_string()))?;
+    let isa = Isa::parse(&isa.cpu.isa);
     let model =
         Model::from_package(package, pool).map_err(|e| e.in_file(path.display().to_string()))?;
     // A package was compiled for a level of its own.
