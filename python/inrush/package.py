@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inrush import _native, log
@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 TREES = "python.json"
 
 
-def aot_compile(program: torch.export.ExportedProgram, path: str | os.PathLike[str], *, target: str = "native") -> str:
+def aot_compile(
+    program: torch.export.ExportedProgram,
+    path: str | os.PathLike[str],
+    *,
+    target: str = "native",
+    targets: Sequence[str] | None = None,
+    libraries: bool = True,
+) -> str:
     """Compiles an exported program into a package at ``path``.
 
-    ``target`` is the processor to compile for: ``native``, ``scalar``, ``avx2``, ``avx512`` or ``neon``. Gives the path.
+    ``target`` is the processor to compile for: ``native``, ``scalar``, ``avx2``, ``avx512`` or ``neon``. ``targets`` are several
+    instead, GPUs among them: ``["cpu", "cpu:avx2", "h100", "a100", "mi300x"]``. Kernels for GPUs are built by Triton, which takes no
+    GPU; their matrix products are calls of cuBLAS unless ``libraries`` is false. Gives the path.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -35,15 +44,18 @@ def aot_compile(program: torch.export.ExportedProgram, path: str | os.PathLike[s
     if not isinstance(program, torch.export.ExportedProgram):
         raise InputError(f"an ExportedProgram of torch.export is needed, not {type(program).__name__}")
     path = os.fspath(path)
+    wanted = [target] if targets is None else list(targets)
+    if not wanted:
+        raise InputError("a package needs a target")
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:
         archive = os.path.join(folder, "program.pt2")
         torch.export.save(program, archive)
-        _native.compile_package(archive, path, target)
+        _native.compile_package(archive, path, wanted, libraries)
     spec = program.call_spec
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with zipfile.ZipFile(path, "a", compression=zipfile.ZIP_STORED) as package:
         package.writestr(TREES, json.dumps(trees))
-    log.package.info("wrote %s for %s", path, target)
+    log.package.info("wrote %s for %s", path, ", ".join(wanted))
     return path
 
 

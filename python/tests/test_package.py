@@ -1,9 +1,11 @@
 """Packages: compiled ahead of time, loaded as callables."""
 
+import json
 import subprocess
 import sys
 import textwrap
 import threading
+import zipfile
 
 import pytest
 import torch
@@ -61,6 +63,26 @@ def test_bad_inputs_are_refused(exported, tmp_path):
     with pytest.raises((inrush.Error, RuntimeError, IndexError)):
         loaded((a, torch.randn(6, 4)), bias=bias)
     assert loaded((a, a), bias=bias)["out"].shape == (5, 3)
+
+
+def test_packages_for_several_targets_run_on_this_one(tmp_path):
+    """Kernels for GPUs are built without one. Their weights are those of the CPU's program."""
+    pytest.importorskip("triton")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).eval()
+    x = torch.randn(4, 8)
+    program = torch.export.export(model, (x,))
+    path = inrush.aot_compile(program, tmp_path / "m.inrush", targets=["cpu", "h100", "a100"], libraries=False)
+    torch.testing.assert_close(inrush.load(path)(x), model(x))
+    with zipfile.ZipFile(path) as package:
+        manifest, names = json.loads(package.read("inrush.json")), package.namelist()
+    gpus = [t["Gpu"] for t in manifest["targets"] if "Gpu" in t]
+    assert [g["gpu"]["model"] for g in gpus] == ["h100", "a100"]
+    assert all(g["kernels"] and all(k["ptx"] for k in g["kernels"]) for g in gpus)
+    assert len([n for n in names if n.startswith("weights/")]) == 4
+    with pytest.raises(inrush.MachineError, match="compiled for cuda:h100"):
+        inrush.load(inrush.aot_compile(program, tmp_path / "gpu.inrush", targets=["h100"]))
+    with pytest.raises(inrush.InputError, match="needs a target"):
+        inrush.aot_compile(program, tmp_path / "none.inrush", targets=[])
 
 
 def test_errors_name_what_is_wrong(tmp_path):

@@ -7,15 +7,20 @@ use crate::compile;
 use crate::errors::raise;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use crate::host::shim::shims;
+use crate::host::triton;
 use inrush_base::{Caps, DType, Error, Isa, Result};
-use inrush_compile::Options;
+use inrush_compile::{Libraries, Options};
+use inrush_graph::Graph;
+use inrush_host::gpu::build;
+use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
 use inrush_host::{dtype_code, dtype_of};
-use inrush_package::{Target as Machine, WeightData};
+use inrush_package::{Cpu, TargetParts, WeightData};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::tensor::{contiguous_strides, extent};
+use inrush_runtime::triton::{Binary, Pool};
 use inrush_runtime::{
     Dim, InputKind, InputSpec, Model, Names, OutputSpec, Session, Signature, Tensor, WeightView,
 };
@@ -25,60 +30,68 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-/// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`.
+/// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`, for all `targets`. Matrix
+/// products on GPUs are calls of cuBLAS if `libraries` is true.
 #[pyfunction]
 pub fn compile_package(
     py: Python<'_>,
     archive: PathBuf,
     output: PathBuf,
-    target: &str,
+    targets: Vec<String>,
+    libraries: bool,
 ) -> PyResult<()> {
-    py.detach(|| write(&archive, &output, target))
+    let wanted: Vec<Wanted> = (targets.iter())
+        .map(|t| Wanted::parse(t))
+        .collect::<Result<_>>()
+        .map_err(raise)?;
+    // Workers belong to the interpreter; without a GPU among the targets none are needed.
+    let gpus = wanted.iter().any(|w| matches!(w, Wanted::Gpu(_)));
+    let pool = gpus.then(|| triton::package_pool(py)).transpose()?;
+    py.detach(|| write(&archive, &output, &wanted, libraries, pool.as_ref()))
         .map_err(raise)
 }
 
+/// A compiled target.
+enum Compiled {
+    Cpu(Cpu, Program, Vec<u8>),
+    Gpu(inrush_package::Gpu, Lowered, Vec<Binary>),
+}
+
 /// Compiles and writes a package. Runs without the interpreter's lock.
-fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
-    let isa = match target {
-        "native" => inrush_cpu::detect(),
-        name => Isa::parse(name).ok_or_else(|| {
-            Error::input(format!(
-                "unknown target `{name}`: native, scalar, avx2, avx512 or neon"
-            ))
-        })?,
-    };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let caps = Caps {
-        // The instruction set is the target's, vector functions are those of this machine's C
-        // library.
-        vector_math: compile::caps(threads).vector_math,
-        ..Caps::cpu(isa, threads)
-    };
+fn write(
+    archive: &Path,
+    output: &Path,
+    wanted: &[Wanted],
+    libraries: bool,
+    pool: Option<&Pool>,
+) -> Result<()> {
     let mut model = inrush_torch::open(archive)?;
     // Weights are views of the mapped archive. Ranges are checked once, before anything reads them.
     model.weights.check()?;
-    let options = Options {
-        pieces: threads.min(8),
-        threads: threads.min(8),
-        verify: inrush_runtime::verify_is_asked_for(),
-        ..Options::default()
-    };
     // The graph is consumed; the weights of the model are still needed for the package.
     let graph = std::mem::take(&mut model.graph);
-    let compiled = inrush_compile::compile(graph, &caps, &options, &mut ())?;
-    let host = Target {
-        isa: caps.isa,
-        vector_math: caps.vector_math,
-    };
-    let built = Compiler::find()?.build(&compiled.pieces, &host, &Cache::open_default())?;
-    let object = std::fs::read(&built.path)
-        .map_err(|e| Error::machine(format!("cannot read `{}`: {e}", built.path.display())))?;
-    let machine = Machine {
-        arch: std::env::consts::ARCH.to_string(),
-        os: std::env::consts::OS.to_string(),
-        isa: caps.isa.name().to_string(),
-    };
-    inrush_package::write(output, machine, &compiled.program, &object, &|name| {
+    let mut compiled = Vec::with_capacity(wanted.len());
+    for w in wanted {
+        compiled.push(match w {
+            Wanted::Cpu(isa) => for_cpu(graph.clone(), *isa)?,
+            Wanted::Gpu(w) => {
+                let pool = pool.ok_or_else(|| Error::internal("no workers"))?;
+                for_gpu(graph.clone(), w, libraries, pool)
+                    .map_err(|e| e.context(format!("target `{}`", w.gpu)))?
+            }
+        });
+    }
+    let parts = (compiled.iter())
+        .map(|c| match c {
+            Compiled::Cpu(cpu, program, object) => Ok(TargetParts::Cpu {
+                cpu: cpu.clone(),
+                program,
+                object,
+            }),
+            Compiled::Gpu(gpu, lowered, binaries) => native::parts(gpu, lowered, binaries),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    inrush_package::write(output, &parts, &|name| {
         model.weights.view(name).map(|w| WeightData {
             dtype: w.dtype,
             sizes: w.sizes,
@@ -86,6 +99,58 @@ fn write(archive: &Path, output: &Path, target: &str) -> Result<()> {
             bytes: w.bytes,
         })
     })
+}
+
+/// Returns the options of a compile ahead of time.
+fn options(threads: usize) -> Options {
+    Options {
+        pieces: threads.min(8),
+        threads: threads.min(8),
+        verify: inrush_runtime::verify_is_asked_for(),
+        ..Options::default()
+    }
+}
+
+/// Compiles a graph for a level of this machine's processor, its own without one.
+fn for_cpu(graph: Graph, isa: Option<Isa>) -> Result<Compiled> {
+    let isa = isa.unwrap_or_else(inrush_cpu::detect);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let caps = Caps {
+        // The instruction set is the target's, vector functions are those of this machine's C
+        // library.
+        vector_math: compile::caps(threads).vector_math,
+        ..Caps::cpu(isa, threads)
+    };
+    let compiled = inrush_compile::compile(graph, &caps, &options(threads), &mut ())?;
+    let host = Target {
+        isa: caps.isa,
+        vector_math: caps.vector_math,
+    };
+    let built = Compiler::find()?.build(&compiled.pieces, &host, &Cache::open_default())?;
+    let object = std::fs::read(&built.path)
+        .map_err(|e| Error::machine(format!("cannot read `{}`: {e}", built.path.display())))?;
+    let cpu = Cpu {
+        arch: std::env::consts::ARCH.to_string(),
+        os: std::env::consts::OS.to_string(),
+        isa: caps.isa.name().to_string(),
+    };
+    Ok(Compiled::Cpu(cpu, compiled.program, object))
+}
+
+/// Compiles a graph for a GPU.
+fn for_gpu(graph: Graph, w: &WantedGpu, libraries: bool, pool: &Pool) -> Result<Compiled> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let options = Options {
+        libraries: match libraries && w.is_executed {
+            true => Libraries::Products,
+            false => Libraries::None,
+        },
+        ..options(threads)
+    };
+    let lowered = native::compile(graph, (&w.caps, &w.gpu.build), w.device, &options, &mut ())?;
+    let gpu = (lowered.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
+    let (binaries, _) = build::build(pool, gpu)?;
+    Ok(Compiled::Gpu(w.gpu.clone(), lowered, binaries))
 }
 
 /// Inputs of a package: for each its name, dtype and rank where it is a tensor, the value where only one is taken, and
