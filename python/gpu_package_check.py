@@ -1,0 +1,212 @@
+"""Packages with programs for GPUs: made where there is PyTorch and no GPU, run by the command alone where there is a GPU.
+
+    python gpu_package_check.py --make FOLDER --inrush BINARY   # archives, packages, inputs, eager's outputs
+    python gpu_package_check.py --run FOLDER --inrush BINARY    # on a machine with a GPU and its driver
+
+`--run` imports nothing but the standard library. It runs the command with an empty PATH and an `INRUSH_PYTHON` that does not
+exist, so that neither Python nor Triton nor a compiler can take part. Each model is packaged for an H100 with products by
+cuBLAS and with all of it compiled, and for an A100, whose PTX the driver of a later GPU finishes. cuBLAS is looked for by the
+loader; `--cublas FOLDER` names its folder. The exit status is 1 if a run fails or a result is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Norm of the difference over norm of the expected output. Products of float32 add up in another order.
+TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
+# Name of the package's kind, targets, whether products are compiled.
+KINDS = (("h100", "cpu,h100", False), ("h100_alone", "h100,mi300x", True), ("a100_ptx", "a100", True))
+
+
+def models():
+    """Name, module, dtype, dynamic dimensions, lists of inputs."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            n, length, width = x.shape
+            parts = self.qkv(self.before(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
+            return x + self.down(F.gelu(self.up(self.after(x))))
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(1000, 128), nn.Embedding(64, 128)
+            self.blocks = nn.ModuleList([Block(128, 4) for _ in range(2)])
+            self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 1000, bias=False)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    class Residual(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)
+            self.one, self.two = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+            self.head = nn.Linear(width, 10)
+
+        def forward(self, x):
+            x = F.relu(self.one(self.first(x)))
+            x = F.relu(self.two(self.second(x)) + x)
+            return self.head(F.max_pool2d(x, 2).mean((2, 3)))
+
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.layer = nn.LayerNorm(96), nn.Linear(96, 24)
+
+        def forward(self, x):
+            y = F.silu(self.layer(self.norm(x)))
+            return y, y.softmax(-1), x.sum(1)
+
+    torch.manual_seed(0)
+    batch = torch.export.Dim("batch", min=1, max=256)
+    yield "transformer", Transformer(), "float32", None, [[torch.randint(0, 1000, (2, 48))]]
+    yield "transformer_half", Transformer().half(), "float16", None, [[torch.randint(0, 1000, (2, 64))]]
+    yield "residual", Residual(32), "float32", None, [[torch.randn(4, 3, 32, 32)]]
+    yield "rows", Rows(), "float32", ({0: batch},), [[torch.randn(n, 7, 96)] for n in (2, 33, 256)]
+
+
+def package(binary, folder, name, archive):
+    """Compiles an archive into a package of each kind."""
+    for kind, targets, compiled in KINDS:
+        output = os.path.join(folder, f"{name}.{kind}.inrush")
+        command = [binary, "compile", archive, "-o", output, "--target", targets, "--json"]
+        command += ["--no-libraries"] if compiled else []
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"INRUSH_PYTHON": sys.executable})
+        if done.returncode:
+            raise SystemExit(f"{name} for {targets}: {done.stderr.strip()}")
+        line = json.loads(done.stdout)
+        print(f"made {name} for {line['target']}: {line['bytes'] / 1e6:.2f} MB in {line['compile_ms'] / 1e3:.1f} s", flush=True)
+
+
+def make(folder, binary):
+    """Writes packages, inputs and expected outputs."""
+    import torch
+    from gpu_host_check import write_tensors
+
+    os.makedirs(folder, exist_ok=True)
+    digits = os.path.join(HERE, "..", "examples", "digits")
+    index = [{"name": "digits", "dtype": "float32", "cases": 1}]
+    for kind in ("inputs", "expect"):
+        with open(os.path.join(digits, f"digits.{kind}.safetensors"), "rb") as file:
+            text = file.read()
+        with open(os.path.join(folder, f"digits.0.{kind}"), "wb") as file:
+            file.write(text)
+    package(binary, folder, "digits", os.path.join(digits, "digits.pt2"))
+    for name, module, dtype, dynamic, cases in models():
+        module.eval()
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(cases[0]), dynamic_shapes=dynamic)
+            archive = os.path.join(folder, f"{name}.pt2")
+            torch.export.save(program, archive)
+            package(binary, folder, name, archive)
+            os.remove(archive)
+            for k, inputs in enumerate(cases):
+                # Half precision is compared with what float32 gives for the same weights.
+                wide = module.float() if dtype != "float32" else module
+                out = wide(*[x.float() if x.is_floating_point() else x for x in inputs])
+                out = out if isinstance(out, tuple) else (out,)
+                out = [o.to(getattr(torch, dtype)) for o in out]
+                write_tensors(os.path.join(folder, f"{name}.{k}.inputs"), {str(i): x for i, x in enumerate(inputs)})
+                write_tensors(os.path.join(folder, f"{name}.{k}.expect"), {str(i): x for i, x in enumerate(out)})
+        index.append({"name": name, "dtype": dtype, "cases": len(cases)})
+    with open(os.path.join(folder, "index.json"), "w") as file:
+        json.dump(index, file)
+
+
+def bare(cublas):
+    """An environment without Python, Triton and compilers."""
+    kept = {k: v for k, v in os.environ.items() if k in ("HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "TMPDIR")}
+    roots = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+    found = [f for root in roots for f in sorted(glob.glob(os.path.join(root, "nvidia", "*", "lib")))]
+    folders = ([cublas] if cublas else found) + [f for f in (kept.get("LD_LIBRARY_PATH"),) if f]
+    return kept | {"PATH": "/nonexistent", "INRUSH_PYTHON": "/nonexistent/python", "LD_LIBRARY_PATH": ":".join(folders)}
+
+
+def run(folder, binary, device, seconds, cublas):
+    with open(os.path.join(folder, "index.json")) as file:
+        index = json.load(file)
+    binary, environment = os.path.abspath(binary), bare(cublas)
+    wrong = count = 0
+    for model in index:
+        for kind, _, _ in KINDS:
+            for k in range(model["cases"]):
+                base = os.path.join(folder, model["name"])
+                command = [binary, "run", f"{base}.{kind}.inrush", "--device", device, "--json"]
+                command += ["--inputs", f"{base}.{k}.inputs", "--expect", f"{base}.{k}.expect"]
+                command += ["--tolerance", str(TOLERANCE[model["dtype"]]), "--seconds", str(seconds)]
+                start = time.monotonic()
+                done = subprocess.run(command, capture_output=True, text=True, env=environment)
+                took = time.monotonic() - start
+                title, count = f"{model['name']}.{k} {kind}", count + 1
+                if not done.stdout:
+                    wrong += 1
+                    print(f"FAIL  {title}: {done.stderr.strip()}", flush=True)
+                    continue
+                wrong += done.returncode != 0
+                line = json.loads(done.stdout.splitlines()[-1])
+                error = line["max_rel_err"]
+                print(
+                    f"{'FAIL' if done.returncode else 'PASS'}  {title}: error {error if error is None else format(error, '.1e')}, "
+                    f"{line['launches']} launches, {line['products']} products, open {line['load_ms']:.1f} ms, "
+                    f"first result {line['first_ms']:.1f} ms after start, call {line['run_ms']:.3f} ms, process {took:.2f} s",
+                    flush=True,
+                )
+    refused = refusals(folder, binary, device, environment)
+    print(f"{count} runs, {wrong} failed; {refused} refusals were wrong")
+    return 1 if wrong or refused or not count else 0
+
+
+def refusals(folder, binary, device, environment):
+    """Runs what must be refused; gives how many were not, or without the right words."""
+    wrong = 0
+    h100 = os.path.join(folder, "digits.h100_alone.inrush")
+    for target, words in (("rocm:0", "no executor"), ("cuda:99", "device 99"), ("cpu", "compiled for")):
+        command = [binary, "run", h100, "--device", target]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        right = done.returncode not in (0, 101) and words in done.stderr
+        wrong += not right
+        print(f"{'PASS' if right else 'FAIL'}  refusal of {target}: {done.stderr.strip()}", flush=True)
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make", metavar="FOLDER")
+    parser.add_argument("--run", metavar="FOLDER")
+    parser.add_argument("--inrush", metavar="BINARY", default="inrush")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--cublas", metavar="FOLDER", help="folder of libcublas, instead of the loader's and pip's")
+    a = parser.parse_args()
+    if a.make:
+        make(a.make, a.inrush)
+    if a.run:
+        sys.exit(run(a.run, a.inrush, a.device, a.seconds, a.cublas))
+
+
+if __name__ == "__main__":
+    main()
