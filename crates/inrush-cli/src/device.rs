@@ -115,9 +115,10 @@ pub(crate) fn open(
     }
     let progress = Progress::new(quiet);
     progress.watch();
-    match Package::is_package(path) {
-        true => open_package(path, device, &progress),
-        false => open_archive(path, device, no_libraries, &progress),
+    if Package::is_package(path) {
+        open_package(path, device, &progress)
+    } else {
+        open_archive(path, device, no_libraries, &progress)
     }
 }
 

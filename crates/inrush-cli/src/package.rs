@@ -64,9 +64,10 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         return Err(Error::input("already a compiled package").in_file(shown));
     }
     // What is missing shows before anything is compiled.
-    let pool = match targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
-        true => Some(Python::find()?.pool(true)?),
-        false => None,
+    let pool = if targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
+        Some(Python::find()?.pool(true)?)
+    } else {
+        None
     };
     let progress = Progress::new(a.json);
     progress.watch();
@@ -188,9 +189,10 @@ fn for_gpu(
     progress: &Progress,
     times: &mut Times,
 ) -> Result<Compiled> {
-    let libraries = match no_libraries || !w.is_executed {
-        true => Libraries::None,
-        false => Libraries::Products,
+    let libraries = if no_libraries || !w.is_executed {
+        Libraries::None
+    } else {
+        Libraries::Products
     };
     let gpu = Gpu {
         caps: &w.caps,

@@ -95,9 +95,10 @@ impl PtxTarget {
 
     /// Returns true if a driver can finish the PTX for a device of this compute capability.
     pub fn fits(self, capability: u32) -> bool {
-        match self.specific {
-            true => capability == self.capability,
-            false => capability >= self.capability,
+        if self.specific {
+            capability == self.capability
+        } else {
+            capability >= self.capability
         }
     }
 }
@@ -113,10 +114,9 @@ impl GpuTarget {
     /// version, and no earlier minor version. Code for features of one architecture fits that alone.
     pub fn fits(&self, capability: u32) -> bool {
         let specific = self.ptx.is_some_and(|p| p.specific);
-        self.capability().is_some_and(|built| match specific {
-            true => built == capability,
-            false => built / 10 == capability / 10 && built <= capability,
-        })
+        let same = |built: u32| built == capability;
+        let earlier = |built: u32| built / 10 == capability / 10 && built <= capability;
+        (self.capability()).is_some_and(|built| same(built) || (!specific && earlier(built)))
     }
 
     /// Returns true if a driver can finish the kernels for a device of this compute capability.
