@@ -222,6 +222,18 @@ impl<H: Host> Engine<H> {
         host.finish(call, &mut frame)
     }
 
+    /// Loads the kernels into a device now, which the first call would do.
+    ///
+    /// # Errors
+    /// Those of the driver, for machine code that it refuses.
+    pub fn preload(&self, program: &HostProgram) -> Result<(), Error> {
+        if let Some(gpu) = program.gpu.as_ref().filter(|_| self.device.is_gpu()) {
+            let kernels = build::load(&self.binaries, gpu)?;
+            _ = self.code.set(Code::Device(kernels));
+        }
+        Ok(())
+    }
+
     fn load(&self, host: &H, call: &mut H::Call<'_>, gpu: &Gpu) -> Result<Code<H>, H::Error> {
         if self.device.is_gpu() {
             let kernels = build::load(&self.binaries, gpu).map_err(H::error)?;

@@ -39,7 +39,7 @@ pub struct CallState<'a> {
 }
 
 impl Model {
-    /// Copies the weights to the device of the process. `binaries` are those of the program's kernels, in order.
+    /// Loads the kernels and copies the weights to the device of the process. `binaries` are those of the program's kernels, in order.
     ///
     /// # Errors
     /// A weight that is missing or not what the program says, too little memory, those of the driver.
@@ -51,6 +51,7 @@ impl Model {
     ) -> Result<Model> {
         let program = &lowered.program;
         let engine = Engine::new(program, binaries)?;
+        engine.preload(program)?;
         let sizes = evaluate_known(&program.sizes, &vec![None; program.symbols.len()]);
         let mut resident: Vec<Option<DeviceTensor>> = Vec::new();
         resident.resize_with(program.slots, || None);
