@@ -101,7 +101,7 @@ pub struct CompileArgs {
     /// The package to write
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// What the package is to run on, separated by commas: cpu (the level of this machine), cpu:LEVEL (scalar, avx2, avx512 or
+    /// Targets to compile for, separated by commas: cpu (the level of this machine), cpu:LEVEL (scalar, avx2, avx512 or
     /// neon), or GPUs: h100, h200, a100, b200, mi300x, mi250, mi355x. Kernels for GPUs are built by the Python package `triton`, for
     /// which $INRUSH_PYTHON names the interpreter [default: python3]; that takes no GPU
     #[arg(

@@ -59,7 +59,7 @@ pub struct GpuTarget {
     pub lowered: Lowered,
     /// In the order of the program's kernels.
     pub kernels: Vec<StoredKernel>,
-    /// What the kernels' PTX is for, if all of them have it.
+    /// The architecture of the kernels' PTX, if all of them have it.
     pub ptx: Option<PtxTarget>,
 }
 

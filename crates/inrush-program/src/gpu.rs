@@ -31,7 +31,7 @@ pub struct GpuTarget {
     pub warp: u32,
 }
 
-/// What a launch must know of a built kernel.
+/// The numbers of a built kernel that a launch must know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BinaryInfo {
     /// The entry point.
