@@ -415,10 +415,8 @@ impl HostProgram {
     }
 
     fn check_call(&self, c: &Call, objects: usize) -> Result<()> {
-        let need = |ok: bool| match ok {
-            true => Ok(()),
-            false => Err(Error::input("a stored graph is damaged")),
-        };
+        let damaged = || Error::input("a stored graph is damaged");
+        let need = |ok: bool| if ok { Ok(()) } else { Err(damaged()) };
         let slots = |all: &[usize]| need(all.iter().all(|s| *s < self.slots));
         let size = |id: &SizeId| need((id.0 as usize) < self.sizes.len());
         let object = |id: &ObjectId| need(*id < objects);
