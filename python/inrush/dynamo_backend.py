@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _native, compile_options, control_flow, fallback, gpu, log, torch_internals, tuning
+from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, torch_internals, tuning
 from inrush import report as reports
 from inrush.autograd import aot_cache, gradients, training
 from inrush.capture import fingerprint, session, trace_inference
@@ -238,7 +238,8 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         gpu.check_pointers(options.pointers)
         settings |= gpu.settings()
         torch_internals.correct_metadata(gm)
-        graph = user_kernels.rewrite(gm)
+        graph, kept = flex_attention.rewrite(user_kernels.rewrite(gm))
+        report.kept = {"higher_order.flex_attention": kept} if kept is not None else {}
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver())
         if later:

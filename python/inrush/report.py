@@ -42,6 +42,8 @@ class GraphReport:
     """`hit`, or why there was none."""
     stages: dict[str, float] = field(default_factory=dict)
     """Seconds in each stage."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Why operators stay that are replaced elsewhere, by their names."""
     subgraphs: list[GraphReport] = field(default_factory=list)
     """Branches and bodies of control-flow operators."""
 
@@ -63,7 +65,8 @@ class GraphReport:
         self.cache = {True: "hit", False: "nothing was built from these kernels before", None: "no kernels"}[native["cached"]]
         calls: dict[tuple[str, str], Called] = {}
         for call in native["calls"]:
-            known = calls.setdefault((call["op"], call["reason"]), Called(call["op"], call["reason"], 0, call["line"]))
+            reason = self.kept.get(call["op"], call["reason"])
+            known = calls.setdefault((call["op"], reason), Called(call["op"], reason, 0, call["line"]))
             known.count += 1
         self.calls = list(calls.values())
 

@@ -271,6 +271,18 @@ def correct_metadata(gm: Any) -> None:
         mend(node.args[1], node.args[5])
 
 
+def fake_mode_of(tensor: Any) -> Any:
+    """The mode that a fake tensor belongs to."""
+    return tensor.fake_mode
+
+
+def trace(function: Callable[..., Any], *inputs: Any) -> Any:
+    """The operators below autograd of a function of fake tensors, as a module of FX."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="real")(*inputs)
+
+
 def triton_kernel(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
     """A Triton kernel of the user's and what it is called with that a graph cannot hold, by their numbers in a graph."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table

@@ -93,6 +93,7 @@ pub fn tile_step(tables: Tables, step: &Step, caps: &Caps) -> Result<Kernel> {
         Step::Kernel(g) => inrush_kernel::tile(tables, &g.axes, &g.bodies, &g.locals, caps),
         Step::Contraction(c) => inrush_kernel::tile_epilogue(tables, c, caps),
         Step::Library(_) => Err(Error::internal("a library call has no kernel")),
+        Step::Attention(_) => Err(Error::unsupported("the attention of a GPU on a CPU")),
     }
 }
 

@@ -22,7 +22,8 @@ use crate::same;
 use crate::tune::{self, Candidate, TunedBuffer, Tuner};
 use inrush_base::{Caps, Error, Result};
 use inrush_kernel::block::{
-    self, Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
+    self, Block, Context, Piece, Pointers, Tile, block_attention, block_contraction, block_with,
+    fuse_horizontally,
 };
 use inrush_loops::{BufId, Loops};
 use inrush_program::GpuKernel;
@@ -201,6 +202,7 @@ impl Tiler<'_, '_> {
                 block_with(loops.tables(), axes, bodies, locals, &self.context, &choose)
             }
             Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context),
+            Step::Attention(a) => block_attention(loops.tables(), a, &self.context),
             Step::Library(c) => Err(Error::unsupported(format!(
                 "the library function `{}`, which runs on CPUs only",
                 c.function

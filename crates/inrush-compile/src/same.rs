@@ -18,6 +18,21 @@ pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
             f.add(g.locals.len());
             g.locals.iter().for_each(|b| f.buffer(*b));
         }
+        Step::Attention(a) => {
+            f.add(2u8);
+            f.add(a.axes().copied().collect::<Vec<Axis>>().as_slice());
+            for x in a.accesses() {
+                f.buffer(x.buf);
+                f.add(x.coords.as_slice());
+            }
+            if let Some(b) = &a.blocks {
+                f.add(b.rows);
+                f.add(b.keys);
+                b.lists().for_each(|l| f.add([l.position].as_slice()));
+            }
+            f.body(&a.scores);
+            a.results().into_iter().for_each(|b| f.buffer(b));
+        }
         // It has no kernel.
         Step::Library(_) => {}
         Step::Contraction(c) => {

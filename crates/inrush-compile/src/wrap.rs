@@ -426,6 +426,7 @@ impl<'a> Wrap<'a> {
                 }));
             }
             Step::Contraction(c) => c,
+            Step::Attention(_) => return Err(Error::internal("an attention on a CPU")),
         };
         let known = self.contractions.get(&kernel);
         let same = known.and_then(|known| known.iter().find(|(d, _)| self.same(c, d)));

@@ -15,7 +15,8 @@ use crate::run::Run;
 use inrush_base::{Caps, Error, Result};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::block::{
-    Block, Context, Piece, Pointers, Tile, block_contraction, block_with, fuse_horizontally,
+    Block, Context, Piece, Pointers, Tile, block_attention, block_contraction, block_with,
+    fuse_horizontally,
 };
 use inrush_loops::{BufId, Loops};
 use inrush_sched::{Plan, Step};
@@ -187,6 +188,7 @@ impl Writer {
                     &one,
                 ),
                 Step::Contraction(c) => block_contraction(plan.loops.tables(), c, &context),
+                Step::Attention(a) => block_attention(plan.loops.tables(), a, &context),
                 Step::Library(_) => Err(Error::unsupported("a library function on a GPU")),
             };
             match made.map_err(|e| e.in_stage("tile")) {

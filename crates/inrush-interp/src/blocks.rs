@@ -17,6 +17,7 @@
 //! through a reduction, a scan, or memory with a barrier in between, which the verifier of block
 //! programs checks.
 
+mod attention;
 mod memory;
 mod program;
 mod reduce;

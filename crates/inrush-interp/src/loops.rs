@@ -9,6 +9,7 @@
 //! a store rounds. Statements that are not masked are evaluated at every point; masks belong to
 //! loads, stores and checks of indices only.
 
+mod attention;
 mod body;
 mod contraction;
 mod library;
@@ -72,6 +73,7 @@ pub fn loops(
             Node::Body(b) => run.body(b, None),
             Node::Contraction(c) => run.contraction(c),
             Node::Library(c) => run.library(c),
+            Node::Attention(a) => run.attention(a),
         }
         .map_err(|e| e.context(format!("node {k}")))?;
     }

@@ -147,6 +147,7 @@ pub enum Node {
     /// Boxed: bodies are far more frequent, and lists of nodes are moved often.
     Contraction(Box<Contraction>),
     Library(Box<LibraryCall>),
+    Attention(Box<Attention>),
 }
 
 /// The error that a value of a [`Stmt::Indirect`] out of range stands for.
@@ -339,6 +340,74 @@ pub struct Contraction {
     /// A body without reduction axes over batch, m, n axes in this order, in which [`Stmt::Acc`] stands for the sum.
     /// It does the store(s).
     pub epilogue: Body,
+}
+
+/// Attention: a softmax over keys of scores that are computed from a product, and the sum of values weighted by it.
+///
+/// ```text
+/// score[batch, m, k] = scores(sum over d of query[batch, m, d] * key[batch, k, d])
+/// out[batch, m, n]   = sum over k of softmax over k of score[batch, m, k] * value[batch, k, n]
+/// ```
+///
+/// Keys that are not kept have weight 0, and so has every key of a row without kept keys.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Attention {
+    /// Axes that all operands have: batch and head.
+    pub batch: Vec<Axis>,
+    /// Rows: queries.
+    pub m: Axis,
+    /// Keys: the softmax runs over them.
+    pub k: Axis,
+    /// Summed in the product of queries and keys.
+    pub d: Axis,
+    /// Columns of the values.
+    pub n: Axis,
+    /// Coordinates over batch, m, d.
+    pub query: Access,
+    /// Coordinates over batch, k, d.
+    pub key: Access,
+    /// Coordinates over batch, k, n.
+    pub value: Access,
+    /// Until stage fuse has inlined it: the buffer of the product over batch, m, k, which the scores read.
+    pub product: Option<BufId>,
+    /// A body without reduction axes over batch, m, k. [`Stmt::Acc`] is the product in `f32`. Its first store is the score,
+    /// the second, if any, tells whether the key is kept. Neither reaches memory: their buffers are names only.
+    pub scores: Body,
+    pub blocks: Option<BlockMask>,
+    /// Over batch, m, n.
+    pub out: BufId,
+    /// Logarithm of the sum of exponentials of kept scores, over batch and m; base 2.
+    pub logsumexp: BufId,
+    /// The greatest kept score of a row, over batch and m; times log2(e).
+    pub max: BufId,
+}
+
+/// Blocks of keys that rows attend to: a sparse matrix of blocks by rows. Others are skipped.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BlockMask {
+    /// Rows and keys of a block.
+    pub rows: i64,
+    pub keys: i64,
+    /// Blocks of which the scores tell which keys are kept.
+    pub partial: BlockList,
+    /// Blocks that are kept whole.
+    pub full: Option<BlockList>,
+}
+
+/// For each row of blocks, how many blocks it has, and which. Coordinates are over batch and m; those of `index` use
+/// `position`, the place in the list, too.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BlockList {
+    pub count: Access,
+    pub index: Access,
+    pub position: Axis,
+}
+
+impl BlockMask {
+    /// Returns the lists: partial blocks first.
+    pub fn lists(&self) -> impl Iterator<Item = &BlockList> {
+        [&self.partial].into_iter().chain(&self.full)
+    }
 }
 
 /// A call of a function of the runtime's library over whole tensors: what no loop nest does well, such as Fourier transforms and

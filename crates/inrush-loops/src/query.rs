@@ -491,13 +491,46 @@ impl Contraction {
     }
 }
 
+impl Attention {
+    /// Returns the axes in the order batch, m, k, d, n.
+    pub fn axes(&self) -> impl Iterator<Item = &Axis> {
+        (self.batch.iter()).chain([&self.m, &self.k, &self.d, &self.n])
+    }
+
+    /// Returns what is read besides the loads of the scores: operands, then lists of blocks.
+    pub fn accesses(&self) -> impl Iterator<Item = &Access> {
+        let lists = self.blocks.iter().flat_map(BlockMask::lists);
+        [&self.query, &self.key, &self.value]
+            .into_iter()
+            .chain(lists.flat_map(|l| [&l.count, &l.index]))
+    }
+
+    /// Returns [`Attention::accesses`], mutably.
+    pub fn accesses_mut(&mut self) -> impl Iterator<Item = &mut Access> {
+        let lists = self.blocks.iter_mut().flat_map(|b| {
+            [Some(&mut b.partial), b.full.as_mut()]
+                .into_iter()
+                .flatten()
+        });
+        [&mut self.query, &mut self.key, &mut self.value]
+            .into_iter()
+            .chain(lists.flat_map(|l| [&mut l.count, &mut l.index]))
+    }
+
+    /// Returns the buffers of the results.
+    pub fn results(&self) -> [BufId; 3] {
+        [self.out, self.logsumexp, self.max]
+    }
+}
+
 impl Node {
-    /// Returns the body, or the contraction's epilogue. That of a library call is empty but for its origins.
+    /// Returns the body, the contraction's epilogue, or the scores of an attention. That of a library call is empty but for its origins.
     pub fn body(&self) -> &Body {
         match self {
             Node::Body(b) => b,
             Node::Contraction(c) => &c.epilogue,
             Node::Library(c) => &c.site,
+            Node::Attention(a) => &a.scores,
         }
     }
 
@@ -506,6 +539,7 @@ impl Node {
             Node::Body(b) => b,
             Node::Contraction(c) => &mut c.epilogue,
             Node::Library(c) => &mut c.site,
+            Node::Attention(a) => &mut a.scores,
         }
     }
 
@@ -517,6 +551,7 @@ impl Node {
                 unique([c.a.buf, c.b.buf].into_iter().chain(c.epilogue.reads()))
             }
             Node::Library(c) => unique(c.inputs.iter().copied()),
+            Node::Attention(a) => unique(a.accesses().map(|x| x.buf).chain(a.scores.reads())),
         }
     }
 
@@ -524,6 +559,7 @@ impl Node {
     pub fn writes(&self) -> Bufs {
         match self {
             Node::Library(c) => unique(c.outputs.iter().copied()),
+            Node::Attention(a) => Bufs::from_slice(&a.results()),
             _ => self.body().writes(),
         }
     }
@@ -536,7 +572,7 @@ impl Node {
                 add(&mut reads, c.a.buf);
                 add(&mut reads, c.b.buf);
             }
-            Node::Library(_) => return (self.reads(), self.writes()),
+            Node::Library(_) | Node::Attention(_) => return (self.reads(), self.writes()),
             Node::Body(_) => {}
         }
         for s in &self.body().stmts {
@@ -565,6 +601,19 @@ impl Node {
                 written_bytes: bytes(&c.outputs),
                 // Unknown, but more than one for each byte.
                 ops: bytes(&c.inputs),
+            });
+        }
+        if let Node::Attention(a) = self {
+            let points = hint_product(&loops.exprs, a.scores.axes.iter().map(|x| x.size));
+            let steps = hint_product(&loops.exprs, [a.d.size].into_iter())
+                .saturating_add(hint_product(&loops.exprs, [a.n.size].into_iter()));
+            let operands = [&a.query, &a.key, &a.value].into_iter();
+            cost.add(Cost {
+                read_bytes: operands
+                    .map(|x| loops.access_bytes(x.buf, &x.coords, points))
+                    .fold(0, i64::saturating_add),
+                written_bytes: 0,
+                ops: points.saturating_mul(steps).saturating_mul(2),
             });
         }
         if let Node::Contraction(c) = self {

@@ -149,6 +149,12 @@ fn reference_problems(p: &Loops) -> Vec<Problem> {
                 }
             }
         }
+        if let Node::Attention(a) = n {
+            let buffers = a.accesses().map(|x| x.buf).chain(a.results());
+            for b in buffers.chain(a.product).filter(|b| bad_buf(*b)) {
+                problem(&mut out, Place::Node(k), format!("no buffer {b}"));
+            }
+        }
         if let Node::Library(c) = n {
             for b in c.inputs.iter().chain(&c.outputs).filter(|b| bad_buf(**b)) {
                 problem(&mut out, Place::Node(k), format!("no buffer {b}"));
@@ -283,6 +289,11 @@ fn order(
     if let Node::Contraction(c) = node {
         read(c.a.buf, Place::Node(k), out);
         read(c.b.buf, Place::Node(k), out);
+    }
+    if let Node::Attention(a) = node {
+        for x in a.accesses() {
+            read(x.buf, Place::Node(k), out);
+        }
     }
     if let Node::Library(c) = node {
         for b in &c.inputs {

@@ -35,8 +35,8 @@ impl Classes {
             if let Node::Contraction(c) = node {
                 form.add(&c.k);
             }
-            if let Node::Library(_) = node {
-                // No two calls are of a class: their buffers are in no body.
+            if let Node::Library(_) | Node::Attention(_) = node {
+                // No two calls or attentions are of a class: some of their buffers are in no body.
                 form.words.push(k as u64 | 1 << 63);
             }
             form.body(node.body());

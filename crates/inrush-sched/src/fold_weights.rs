@@ -34,6 +34,7 @@ pub(crate) fn at_load(loops: &Loops, nodes: &[Node], deps: &Deps) -> Vec<bool> {
                 let of_template = match node {
                     Node::Contraction(c) => c.axes().all(|a| ex.as_int(a.size).is_some()),
                     Node::Body(_) => true,
+                    Node::Attention(a) => a.axes().all(|x| ex.as_int(x.size).is_some()),
                     // A factorisation of weights, say, runs once. Its sizes are those of its buffers.
                     Node::Library(c) => (c.inputs.iter().chain(&c.outputs))
                         .flat_map(|b| &loops.buffer(*b).sizes)

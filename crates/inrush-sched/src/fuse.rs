@@ -186,7 +186,7 @@ pub(crate) fn fuse(
 /// The axes that a node may share.
 fn outer(n: &Node) -> &[Axis] {
     match n {
-        Node::Contraction(_) | Node::Library(_) => &[],
+        Node::Contraction(_) | Node::Library(_) | Node::Attention(_) => &[],
         Node::Body(body) => body.outer_axes(),
     }
 }
@@ -244,6 +244,7 @@ impl Fuser<'_> {
         let own = match self.f.nodes[k] {
             Node::Contraction(_) => Some(Reason::IsContraction),
             Node::Library(_) => Some(Reason::IsLibraryCall),
+            Node::Attention(_) => Some(Reason::IsAttention),
             Node::Body(_) => None,
         };
         if let Some(reason) = own {

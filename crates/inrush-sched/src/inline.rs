@@ -147,6 +147,9 @@ pub(crate) fn inline(
             operand_of[c.a.buf.index()] = true;
             operand_of[c.b.buf.index()] = true;
         }
+        if let Node::Attention(a) = node {
+            (a.accesses()).for_each(|x| operand_of[x.buf.index()] = true);
+        }
         if let Node::Library(c) = node {
             (c.inputs.iter()).for_each(|b| operand_of[b.index()] = true);
         }
@@ -257,6 +260,7 @@ fn single(loops: &Loops, node: &Node) -> Result<(BufId, Option<Radices>), Option
     let body = match node {
         Node::Contraction(_) => return Err(Some(Reason::IsContraction)),
         Node::Library(_) => return Err(Some(Reason::IsLibraryCall)),
+        Node::Attention(_) => return Err(Some(Reason::IsAttention)),
         Node::Body(b) if b.is_reduction() => return Err(None),
         Node::Body(b) => b,
     };
@@ -443,14 +447,14 @@ impl Judge<'_> {
                     == infos[k].exact
             }
             Node::Body(_) => infos[w].anchored && infos[w].exact == infos[k].exact,
-            Node::Library(_) => false,
+            Node::Library(_) | Node::Attention(_) => false,
         }
     }
 
     /// Decides if node `k` is inlined into all of its readers. `Err(None)` when nothing was to be decided.
     fn producer(&self, k: usize, infos: &[Info]) -> Verdict {
         let p = &infos[k];
-        if matches!(self.nodes[k], Node::Contraction(_) | Node::Library(_)) {
+        if !matches!(self.nodes[k], Node::Body(_)) {
             return Err(None);
         }
         let buf = match p.result {
@@ -477,7 +481,9 @@ impl Judge<'_> {
                 return refuse(Reason::IsContraction);
             }
             // A cheap value of what stays in memory anyway may still be computed where it is reduced.
-            let follows = c.exact == p.exact && (c.pointwise || self.duplicable(k, infos));
+            let attends = matches!(self.nodes[u.node], Node::Attention(_));
+            let follows =
+                c.exact == p.exact && (c.pointwise || attends || self.duplicable(k, infos));
             if p.anchored && !follows {
                 return refuse(Reason::FusesWithProducer);
             }
@@ -517,7 +523,7 @@ impl Judge<'_> {
         let split = self.tiles.is_some_and(|units| {
             (uses.iter()).any(|u| match &self.nodes[u.node] {
                 Node::Body(b) => has_few_rows(self.loops, b, units),
-                Node::Contraction(_) | Node::Library(_) => false,
+                Node::Contraction(_) | Node::Library(_) | Node::Attention(_) => false,
             })
         });
         let repeat = self.options.inline_repeat.saturating_mul(1 + split as i64);
@@ -529,7 +535,12 @@ impl Judge<'_> {
                 let c = &infos[u.node];
                 c.indirect && u.evals <= c.points.saturating_mul(MOST_TAPS)
             });
-        if !taps && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
+        // Kept in memory, a value of each row and key would take as much as the scores, which never reach it.
+        let tile = (uses.iter()).all(|u| match &self.nodes[u.node] {
+            Node::Attention(a) => p.points >= points(self.loops, &[a.m, a.k]),
+            _ => false,
+        });
+        if !taps && !tile && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
             return refuse(if uses.len() > 1 {
                 Reason::SeveralReaders
             } else {

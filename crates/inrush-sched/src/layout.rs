@@ -27,7 +27,7 @@ pub(crate) fn choose(loops: &mut Loops, nodes: &[Node], caps: &Caps) {
     let contractions = || {
         nodes.iter().filter_map(|n| match n {
             Node::Contraction(c) => Some(c),
-            Node::Body(_) | Node::Library(_) => None,
+            Node::Body(_) | Node::Library(_) | Node::Attention(_) => None,
         })
     };
     // What a contraction writes, then what it reads; the first wish of a buffer stands.
@@ -143,7 +143,7 @@ pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
     let mut kernels: Vec<&mut Group> = (load_steps.iter_mut().chain(&mut *steps))
         .filter_map(|s| match s {
             Step::Kernel(g) => Some(g),
-            Step::Contraction(_) | Step::Library(_) => None,
+            Step::Contraction(_) | Step::Library(_) | Step::Attention(_) => None,
         })
         .collect();
     let groups: Vec<Group> = kernels.iter_mut().map(|g| std::mem::take(*g)).collect();

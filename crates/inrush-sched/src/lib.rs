@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod canonicalize;
 mod conv_nchw;
 mod dag;

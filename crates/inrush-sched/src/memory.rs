@@ -253,6 +253,8 @@ fn in_place(loops: &Loops, step: &Step, old: BufId, new: BufId) -> bool {
         }
         // A library function may write its results before it has read its inputs.
         Step::Library(_) => return false,
+        // Programs of other rows read queries, keys and values meanwhile.
+        Step::Attention(_) => return false,
         Step::Kernel(g) => Some(g),
     };
     let bodies = step.bodies();

@@ -214,6 +214,14 @@ fn used_syms(node: &Node) -> Vec<Sym> {
     if let Node::Contraction(c) = node {
         out.extend(c.k.iter().map(|a| a.sym));
     }
+    if let Node::Attention(a) = node {
+        let positions = a
+            .blocks
+            .iter()
+            .flat_map(|b| b.lists())
+            .map(|l| l.position.sym);
+        out.extend(a.axes().map(|a| a.sym).chain(positions));
+    }
     out.extend(node.body().stmts.iter().filter_map(|s| match s {
         inrush_loops::Stmt::Indirect { sym, .. } => Some(*sym),
         _ => None,

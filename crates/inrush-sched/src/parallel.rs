@@ -3,7 +3,7 @@
 
 use inrush_base::{shares, side_by_side};
 use inrush_expr::{Exprs, Import};
-use inrush_loops::{Axis, Body, Contraction, Node, Stmt};
+use inrush_loops::{Attention, Axis, Body, Contraction, Node, Stmt};
 
 /// Statements for which a thread of their own pays.
 const LEAST: usize = 384;
@@ -107,6 +107,23 @@ impl Refers for Contraction {
     }
 }
 
+impl Refers for Attention {
+    fn import(&mut self, import: &mut Import) {
+        self.batch.import(import);
+        let lists = self.blocks.iter_mut();
+        let lists = lists.flat_map(|b| [Some(&mut b.partial), b.full.as_mut()]);
+        let positions = lists.flatten().map(|l| &mut l.position);
+        let own = [&mut self.m, &mut self.k, &mut self.d, &mut self.n];
+        for a in own.into_iter().chain(positions) {
+            (a.sym, a.size) = (import.sym(a.sym), import.expr(a.size));
+        }
+        for x in self.accesses_mut() {
+            x.coords.iter_mut().for_each(|e| *e = import.expr(*e));
+        }
+        self.scores.import(import);
+    }
+}
+
 impl Refers for Node {
     fn import(&mut self, import: &mut Import) {
         match self {
@@ -114,6 +131,7 @@ impl Refers for Node {
             Node::Contraction(c) => c.import(import),
             // It names buffers only, not expressions.
             Node::Library(_) => {}
+            Node::Attention(a) => a.import(import),
         }
     }
 }

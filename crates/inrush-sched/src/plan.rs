@@ -1,7 +1,7 @@
 //! The scheduler's result: kernels in order, and the place of every buffer.
 
 use inrush_expr::Expr;
-use inrush_loops::{Axis, Body, BufId, Bufs, Contraction, LibraryCall, Loops, OriginId};
+use inrush_loops::{Attention, Axis, Body, BufId, Bufs, Contraction, LibraryCall, Loops, OriginId};
 
 use crate::Refusal;
 
@@ -91,6 +91,8 @@ pub enum Step {
     Contraction(Box<Contraction>),
     /// A function of the runtime's library.
     Library(Box<LibraryCall>),
+    /// An attention with its fused scores.
+    Attention(Box<Attention>),
 }
 
 /// A fused kernel: for each point of `axes`, the bodies run in order, each over its own remaining axes.
@@ -160,12 +162,13 @@ impl Group {
 }
 
 impl Step {
-    /// The bodies of the step; of a contraction its epilogue.
+    /// The bodies of the step; of a contraction its epilogue, of an attention its scores.
     pub fn bodies(&self) -> &[Body] {
         match self {
             Step::Kernel(g) => &g.bodies,
             Step::Contraction(c) => std::slice::from_ref(&c.epilogue),
             Step::Library(c) => std::slice::from_ref(&c.site),
+            Step::Attention(a) => std::slice::from_ref(&a.scores),
         }
     }
 
@@ -175,6 +178,7 @@ impl Step {
         match self {
             Step::Contraction(c) => add(&mut out, &[c.a.buf, c.b.buf]),
             Step::Library(c) => add(&mut out, &c.inputs),
+            Step::Attention(a) => a.accesses().for_each(|x| add(&mut out, &[x.buf])),
             Step::Kernel(_) => {}
         }
         self.bodies().iter().for_each(|b| add(&mut out, &b.reads()));
@@ -184,6 +188,10 @@ impl Step {
     /// Buffers written, each once.
     pub fn writes(&self) -> Bufs {
         let mut out = Bufs::new();
+        if let Step::Attention(a) = self {
+            // Stores of the scores are no stores to memory.
+            return Bufs::from_slice(&a.results());
+        }
         if let Step::Library(c) = self {
             add(&mut out, &c.outputs);
         }

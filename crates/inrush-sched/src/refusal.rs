@@ -59,6 +59,7 @@ reasons! {
     SeveralReaders "several_readers" "The result is expensive and has several readers.";
     IsContraction "is_contraction" "A contraction reads its operands from memory.";
     IsLibraryCall "is_library_call" "A library function reads and writes whole tensors in memory.";
+    IsAttention "is_attention" "An attention reads queries, keys and values from memory, and stores its results.";
     ReductionOfContraction "reduction_of_contraction" "A reduction does not run inside a contraction's tiles.";
     NotAffineInLanes "not_affine_in_lanes" "An access of the epilogue has no unit or zero stride along the columns.";
     Overwritten "overwritten" "A buffer that the producer reads, or writes, is overwritten by another kernel.";

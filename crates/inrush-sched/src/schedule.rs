@@ -45,6 +45,7 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
         // The number of programs that run at a time stands for threads.
         let tiles = caps.gpu.is_some().then_some(caps.threads as i64);
         inline::inline(&mut loops, uses, options, tiles, &mut refusals);
+        crate::attention::inline_products(&mut loops);
         crate::fuse_padding::fuse_pads(&mut loops);
         crate::split::split_reductions(&mut loops, caps, options)?;
         for k in 0..loops.nodes.len() {
@@ -135,6 +136,7 @@ fn steps(
                 Step::Contraction(c)
             }
             Node::Library(c) => Step::Library(c),
+            Node::Attention(a) => Step::Attention(a),
             Node::Body(_) => {
                 let formed = by_unit[u].take().expect("one for each kernel");
                 for local in formed.locals {

@@ -85,6 +85,7 @@ impl Plan {
             match step {
                 Step::Contraction(c) => loops.nodes.push(Node::Contraction(c.clone())),
                 Step::Library(c) => loops.nodes.push(Node::Library(c.clone())),
+                Step::Attention(a) => loops.nodes.push(Node::Attention(a.clone())),
                 Step::Kernel(g) => {
                     let axes: Vec<Expr> =
                         g.axes.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();

@@ -31,7 +31,7 @@ impl Emitter<'_> {
     }
 
     /// Returns true if `e` and all its parts stay below 2^31.
-    fn fits(&self, e: Expr) -> bool {
+    pub(crate) fn fits(&self, e: Expr) -> bool {
         let r = self.exprs.range(e);
         let own = r.lo >= i32::MIN as i64 && r.hi <= i32::MAX as i64;
         own && match self.exprs.node(e) {

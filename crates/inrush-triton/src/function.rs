@@ -69,6 +69,8 @@ pub(crate) struct Facts {
     pub first_rows: FxHashSet<ValId>,
     /// Neighbours of a row that a thread has, where Triton would give it more than one instruction moves.
     pub contiguous: Option<i64>,
+    /// Positions in 64 bits that stay in 32: nothing but comparisons and conversions reads them.
+    pub narrow: FxHashSet<ValId>,
     /// Functions that are computed with the addition that follows.
     fused: Fused,
 }
@@ -95,6 +97,8 @@ pub(crate) struct State {
     pub in_loop: bool,
     /// The code is for programs whose whole tile is within bounds.
     pub unmasked: bool,
+    /// The code is for steps of an attention that do not reach beyond the last key.
+    pub whole_step: bool,
     /// A comparison that holds for all elements of the programs that the code is for.
     pub tail_mask: Option<TailMask>,
     /// How many loops are still to come that load a value.
@@ -148,6 +152,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
             carries: carries.collect(),
             first_rows: FxHashSet::default(),
             contiguous: None,
+            narrow: FxHashSet::default(),
             fused: Fused::find(block),
         },
         names: Names::default(),
@@ -182,18 +187,16 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     e.count_loads(&block.items);
     e.find_first_rows();
     e.facts.contiguous = contiguity::neighbours(&e);
+    e.facts.narrow = crate::attention::narrow_positions(&e);
     e.header()?;
     e.describe(&block.items)?;
     if let Some(p) = &block.product {
         e.product(p)?;
     }
-    match (e.inside()?, tail_masks::find(&e)) {
-        (Some(inside), _) => e.twice(&inside, |e| e.state.unmasked = true)?,
-        (None, Some(s)) => {
-            let inside = format!("{} < {}", e.offset(s.last)?, s.end);
-            e.twice(&inside, |e| e.state.tail_mask = Some(s))?;
-        }
-        (None, None) => e.items(&block.items)?,
+    if let Some(a) = &block.attention {
+        e.attention(a)?;
+    } else {
+        e.body()?;
     }
     let constants = e.constants();
     let body = e.writer.lines.join("\n");
@@ -329,6 +332,18 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes the items: twice where most programs need no mask.
+    fn body(&mut self) -> Result<()> {
+        match (self.inside()?, tail_masks::find(self)) {
+            (Some(inside), _) => self.twice(&inside, |e| e.state.unmasked = true),
+            (None, Some(s)) => {
+                let inside = format!("{} < {}", self.offset(s.last)?, s.end);
+                self.twice(&inside, |e| e.state.tail_mask = Some(s))
+            }
+            (None, None) => self.items(&self.block.items),
+        }
+    }
+
     /// Lists the constant parameters: blocks of the tile's dimensions, then of a product's `k`.
     fn constants(&self) -> Vec<(&'static str, i64)> {
         let mut out: Vec<(&'static str, i64)> = (self.tile_dims().into_iter())
@@ -336,6 +351,9 @@ impl Emitter<'_> {
             .collect();
         if let Some(p) = &self.block.product {
             out.push(("KBLOCK", p.block));
+        }
+        if let Some(a) = &self.block.attention {
+            out.extend([("DBLOCK", a.d.block), ("NBLOCK", a.n.block)]);
         }
         out
     }
@@ -459,7 +477,11 @@ impl Emitter<'_> {
             [y, x] => {
                 let (ly, lx) = (self.letter(*y), self.letter(*x));
                 self.line(format!("nx = {}", counts[1]));
-                self.line(format!("{lx}pid = pid % nx"));
+                // Under a causal mask the last rows take longest: they go first.
+                self.line(match self.block.attention {
+                    Some(_) => format!("{lx}pid = nx - 1 - pid % nx"),
+                    None => format!("{lx}pid = pid % nx"),
+                });
                 self.line(format!("{ly}pid = pid // nx"));
             }
             _ => {
@@ -498,6 +520,7 @@ impl Emitter<'_> {
         }
         let parts: Vec<String> = (self.tile_dims().into_iter())
             .filter(|i| shape & (1 << i) != 0 && !self.block.dims[*i].exact)
+            .filter(|i| !self.state.whole_step || self.block.dims[*i].role != DimRole::Looped)
             .map(|i| format!("{}mask", self.letter(i)))
             .collect();
         (!parts.is_empty()).then(|| parts.join(" & "))

@@ -66,6 +66,7 @@ pub(crate) fn effects(item: &BlockItem) -> Vec<ValId> {
         | BlockItem::Moments { value, .. }
         | BlockItem::Exponentials { value, .. } => vec![*value],
         BlockItem::FinishExponentials { shift, .. } => vec![*shift],
+        BlockItem::Attend { score, keep } => keep.iter().copied().chain([*score]).collect(),
         BlockItem::Store(s) => s.mask.into_iter().chain([s.value]).collect(),
         _ => Vec::new(),
     }

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod contiguity;
 mod descriptors;
 mod dot;

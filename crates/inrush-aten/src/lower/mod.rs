@@ -33,8 +33,8 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym, SymMap};
 use inrush_graph::{Arg, Graph, Input, InputKind, OutputValue, TensorType, Type, ValueId};
 use inrush_loops::{
-    Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, LibraryCall, Loops, Node, Origin,
-    OriginId,
+    Attention, Body, BufId, Buffer, BufferKind, Contraction, Coords, Layout, LibraryCall, Loops,
+    Node, Origin, OriginId,
 };
 use smallvec::{SmallVec, smallvec};
 use std::cell::OnceCell;
@@ -489,6 +489,13 @@ impl<'g> Lower<'g> {
         c.epilogue.origins = smallvec![self.origin];
         c.epilogue.name_checks();
         self.loops.nodes.push(Node::Contraction(Box::new(c)));
+    }
+
+    /// Adds an attention; its scores get this operator as their origin.
+    pub fn push_attention(&mut self, mut a: Attention) {
+        a.scores.origins = smallvec![self.origin];
+        a.scores.name_checks();
+        self.loops.nodes.push(Node::Attention(Box::new(a)));
     }
 
     /// Adds a call of a library function, whose results have these types. Inputs become row-major temporaries.

@@ -67,6 +67,7 @@ const FAMILIES: &[&[Row]] = &[
     pointwise::foreach::ROWS,
     resample::grid_sample::ROWS,
     nn::image::ROWS,
+    nn::flex::ROWS,
     nn::recurrent::ROWS,
     special::incomplete_gamma::ROWS,
     index::gather::ROWS,

@@ -383,7 +383,9 @@ fn tasks(loops: &Loops, grouping: &Grouping, caps: &Caps) -> Result<Vec<Task>, S
                         let f = inrush_c::emit(&loops.exprs, &kernel, caps).map_err(say)?;
                         tasks.push(Task::Tile(c.clone(), kernel, f));
                     }
-                    Node::Library(_) => return Err("a library call".into()),
+                    Node::Library(_) | Node::Attention(_) => {
+                        return Err("a library call or an attention".into());
+                    }
                 }
             }
         }

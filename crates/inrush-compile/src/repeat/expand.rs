@@ -792,6 +792,20 @@ fn moved(
             dtype: c.dtype,
             epilogue: body(&c.epilogue)?,
         })),
+        Step::Attention(a) => {
+            let mut a = a.clone();
+            for x in a.accesses_mut() {
+                *x = access(x)?;
+            }
+            a.product = match a.product {
+                Some(b) => Some(buffer(b)?),
+                None => None,
+            };
+            a.scores = body(&a.scores)?;
+            (a.out, a.logsumexp) = (buffer(a.out)?, buffer(a.logsumexp)?);
+            a.max = buffer(a.max)?;
+            Step::Attention(a)
+        }
         Step::Library(c) => Step::Library(Box::new(LibraryCall {
             function: c.function.clone(),
             params: c.params.clone(),

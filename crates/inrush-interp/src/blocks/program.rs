@@ -59,7 +59,10 @@ pub(super) fn run(run: &mut Run, part: &Piece) -> Result<()> {
     for number in (0..programs).rev() {
         p.place(number);
         p.product()?;
-        p.items(&block.items)?;
+        match &block.attention {
+            Some(a) => p.attention(a)?,
+            None => p.items(&block.items)?,
+        }
     }
     Ok(())
 }
@@ -91,6 +94,11 @@ impl Code {
             depth: 0,
         };
         code.slots.extend(block.product.iter().map(|p| p.k));
+        if let Some(a) = &block.attention {
+            let lists = a.blocks.iter().flat_map(|b| b.lists());
+            code.slots.extend([a.d.sym, a.n.sym]);
+            code.slots.extend(lists.map(|l| l.position));
+        }
         for (k, v) in block.values.iter().enumerate() {
             if let Def::Indirect { sym, size: of, .. } = v.def {
                 let (v, slot) = (ValId::from_index(k), code.slots.len());
@@ -107,6 +115,10 @@ impl Code {
             code.compile(run, e)?;
         }
         code.stores(run, &block.items)?;
+        if let Some(a) = &block.attention {
+            let mut operands = a.operands().into_iter();
+            operands.try_for_each(|o| code.compile(run, o.offset))?;
+        }
         if let Some(p) = &block.product {
             code.compile(run, p.a.offset)?;
             code.compile(run, p.b.offset)?;
@@ -139,22 +151,22 @@ impl Code {
 }
 
 /// A lane: its position along each axis of the tile.
-type Lane = [usize; DIMS];
+pub(super) type Lane = [usize; DIMS];
 
 /// The state of one program, used again for each program of a part.
 pub(super) struct Program<'p, 'a> {
-    run: &'p mut Run<'a>,
+    pub run: &'p mut Run<'a>,
     pub block: &'p Block,
     /// The buffers of the plan, by the block's own numbers of them.
     buffers: &'p [BufId],
     code: Code,
     /// Points of each axis.
-    extents: Vec<i64>,
+    pub extents: Vec<i64>,
     /// The first point of the tile along each axis, and how many there are.
-    start: [i64; DIMS],
+    pub start: [i64; DIMS],
     pub lanes: [usize; DIMS],
     /// Numbers of `Code::slots` in the lane that is evaluated.
-    slots: Vec<i64>,
+    pub slots: Vec<i64>,
     /// For each lane of the dimensions that the value spans.
     /// Empty until the value is evaluated.
     values: Vec<Vec<Scalar>>,
@@ -185,7 +197,7 @@ impl Program<'_, '_> {
     }
 
     /// Points of an axis that the tile has: all of the block where it is called exact.
-    fn present(&self, i: usize) -> usize {
+    pub(super) fn present(&self, i: usize) -> usize {
         let d = &self.block.dims[i];
         let left = self.extents[i] - self.start[i];
         if d.exact {
@@ -239,7 +251,7 @@ impl Program<'_, '_> {
     }
 
     /// Returns true if there is no mask or it is true in this lane.
-    fn holds(&self, mask: Option<ValId>, lane: &Lane) -> Result<bool> {
+    pub(super) fn holds(&self, mask: Option<ValId>, lane: &Lane) -> Result<bool> {
         mask.map_or(Ok(true), |m| Ok(self.value(m, lane)?.as_bool()))
     }
 
@@ -264,13 +276,13 @@ impl Program<'_, '_> {
     }
 
     /// Returns the plan's buffer for one of the block.
-    fn buffer(&self, b: KBufId) -> Result<BufId> {
+    pub(super) fn buffer(&self, b: KBufId) -> Result<BufId> {
         let buffer = self.buffers.get(b.index()).copied();
         buffer.ok_or_else(|| Error::internal(format!("{b} is not passed")))
     }
 
     /// Runs items in order, each over all lanes.
-    fn items(&mut self, items: &[BlockItem]) -> Result<()> {
+    pub(super) fn items(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
                 BlockItem::Let(v) => self.define(*v).map_err(|e| e.context(v))?,
@@ -302,6 +314,9 @@ impl Program<'_, '_> {
                 }
                 BlockItem::FinishExponentials { max, sum, shift } => {
                     self.finish_exponentials(*max, *sum, *shift)?;
+                }
+                BlockItem::Attend { .. } => {
+                    return Err(Error::internal("scores outside of an attention"));
                 }
                 BlockItem::Store(s) => self.store(s)?,
                 // Tiles are taken as a whole, so threads wait for each other anyway.
@@ -383,6 +398,9 @@ impl Program<'_, '_> {
                 total.convert(value.dtype)
             }
             Def::Sum => {
+                if let Some(a) = &block.attention {
+                    return self.query_by_key(a, lane);
+                }
                 let at = self.number(self.grid(), lane);
                 let sum = self.sums.get(at).copied();
                 sum.ok_or_else(|| Error::internal("a sum without a product"))?

@@ -69,7 +69,8 @@ pub fn fuse_horizontally(
     for (at, p) in pieces.iter().enumerate() {
         let block = p.block;
         let programs = (tables.exprs.as_int(block.programs))
-            .filter(|_| block.sizes.is_empty() && block.product.is_none());
+            .filter(|_| block.sizes.is_empty() && block.product.is_none())
+            .filter(|_| block.attention.is_none());
         let Some(programs) = programs else {
             groups.push(Group {
                 pieces: vec![at],

@@ -16,6 +16,7 @@
 //!
 //! Does not know: how Triton is spelled.
 
+mod attention;
 mod axes;
 mod contraction;
 mod horizontal_fusion;
@@ -33,6 +34,7 @@ use inrush_base::{Caps, DType, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
+pub use attention::{Attention, Blocks, List, Side, block_attention};
 pub use contraction::block_contraction;
 pub use horizontal_fusion::{Piece, fuse_horizontally};
 pub use verify::{verify, verify_launch};
@@ -60,12 +62,14 @@ pub struct Block {
     pub items: Vec<BlockItem>,
     /// A matrix product whose sum the items use.
     pub product: Option<Product>,
+    /// Operands of an attention, whose loop gives scores.
+    pub attention: Option<Attention>,
     /// Offsets need 64 bits.
     pub wide: bool,
     pub warps: u32,
     /// Depth of the software pipeline of loops.
     pub stages: u32,
-    /// The sizes that were chosen; `None` for a contraction.
+    /// The sizes that were chosen; `None` for a contraction and an attention.
     pub chosen: Option<Tile>,
 }
 
@@ -345,6 +349,11 @@ pub enum BlockItem {
         sum: AccId,
         shift: ValId,
     },
+    /// Takes a tile of scores into the softmax and the weighted sum of values; keys that are not kept have weight 0.
+    Attend {
+        score: ValId,
+        keep: Option<ValId>,
+    },
     Store(BlockStore),
     /// Waits until memory accesses of all threads of the program are done.
     Barrier,
@@ -467,6 +476,12 @@ fn each_expr(block: &Block, f: &mut dyn FnMut(Expr)) {
         [p.a.offset, p.b.offset, p.extent]
             .into_iter()
             .for_each(&mut *f);
+    }
+    if let Some(a) = &block.attention {
+        a.operands().into_iter().for_each(|o| f(o.offset));
+        [a.d, a.n].into_iter().for_each(|s| f(s.extent));
+        let lists = a.blocks.iter().flat_map(Blocks::lists);
+        lists.for_each(|l| f(l.extent));
     }
     for v in &block.values {
         v.def.expr().into_iter().for_each(&mut *f);

@@ -249,6 +249,7 @@ pub(crate) fn finish(
         checks: builder.checks.clone(),
         items,
         product: None,
+        attention: None,
         wide: false,
         warps,
         stages: 1,
@@ -265,6 +266,10 @@ pub(crate) fn set_arguments(ex: &Exprs, block: &mut Block) {
     walk(block, &block.items, &mut exprs, &mut values);
     if let Some(p) = &block.product {
         exprs.extend([p.a.offset, p.b.offset, p.extent]);
+    }
+    if let Some(a) = &block.attention {
+        exprs.extend(a.operands().into_iter().map(|o| o.offset));
+        exprs.extend([a.d.extent, a.n.extent]);
     }
     // A tile reaches beyond the end of its axis: masked lanes compute offsets too, which must not
     // overflow.

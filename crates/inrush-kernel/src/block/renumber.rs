@@ -45,6 +45,12 @@ impl Order {
                 | BlockItem::Moments { value, .. }
                 | BlockItem::Exponentials { value, .. }
                 | BlockItem::FinishExponentials { shift: value, .. } => self.id(value),
+                BlockItem::Attend { score, keep } => {
+                    self.id(score);
+                    if let Some(k) = keep {
+                        self.id(k);
+                    }
+                }
                 BlockItem::Store(s) => {
                     self.id(&mut s.value);
                     if let Some(m) = &mut s.mask {

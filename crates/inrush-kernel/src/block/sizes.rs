@@ -329,6 +329,91 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, units: i64) -> Tile {
     }
 }
 
+/// Numbers that the sizes of an attention depend on.
+pub(super) struct AttentionShape {
+    /// Queries and keys, at the hints.
+    pub rows: i64,
+    pub keys: i64,
+    /// Sizes of a head of queries and keys, and of values.
+    pub features: i64,
+    pub columns: i64,
+    /// Bytes of an element.
+    pub bytes: i64,
+    /// Rows and keys of a block of the mask.
+    pub block: Option<(i64, i64)>,
+    /// Bytes of shared memory.
+    pub shared: i64,
+    /// The scores load an element for each row and key.
+    pub loads_tiles: bool,
+}
+
+/// The largest head that a program holds.
+const HEAD: i64 = 256;
+
+/// Points of a side that a program holds whole: tensor cores take 16 at least.
+pub(super) fn side(n: i64) -> i64 {
+    power(n.max(16))
+}
+
+/// Sizes of an attention: `x` rows, `r` keys at a time.
+///
+/// For halves with heads of 128: 128 by 128, 8 warps, 3 stages, the fastest on an H200. What does not fit in shared memory
+/// takes shallower pipelines, then fewer keys, then fewer rows.
+pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
+    let refuse = |what: String| Err(inrush_base::Error::unsupported(what));
+    let head = side(s.features).max(side(s.columns));
+    if head > HEAD {
+        return refuse(format!("an attention with heads of more than {HEAD}"));
+    }
+    let (mut x, mut r, mut stages) = match (s.bytes, head) {
+        (..=2, ..=64) => (128, 64, 3),
+        (..=2, ..=128) => (128, 128, 3),
+        (..=2, _) => (128, 64, 2),
+        (_, ..=64) => (64, 64, 2),
+        _ => (64, 32, 2),
+    };
+    x = side(s.rows).min(x);
+    r = side(s.keys).min(r);
+    if let Some((rows, keys)) = s.block {
+        // Rows of a program are of one block, and so are the keys of a step.
+        let most = |n: i64| 1 << n.trailing_zeros().min(30);
+        (x, r) = (x.min(most(rows)), r.min(most(keys)));
+        if x < 16 || r < 16 {
+            return refuse(format!("a mask with blocks of {rows} by {keys}"));
+        }
+    }
+    let bytes = |x: i64, r: i64, stages: i64| {
+        let operands = x * side(s.features) + stages * r * (side(s.features) + side(s.columns));
+        // Such a tile goes through shared memory, padded, from the threads that load it to those that have its scores.
+        let exchanged = if s.loads_tiles { x * r * 9 / 2 } else { 0 };
+        operands * s.bytes + exchanged
+    };
+    let room = s.shared - 1024;
+    while bytes(x, r, stages) > room {
+        if stages > 2 {
+            stages -= 1;
+        } else if r > 32 {
+            r /= 2;
+        } else if x > 16 {
+            x /= 2;
+        } else if r > 16 {
+            r /= 2;
+        } else if stages > 1 {
+            stages = 1;
+        } else {
+            return refuse("an attention whose tiles do not fit in shared memory".into());
+        }
+    }
+    Ok(Tile {
+        x,
+        r,
+        looped: true,
+        warps: if x * head >= 128 * 128 { 8 } else { 4 },
+        stages: stages as u32,
+        ..Tile::PLAIN
+    })
+}
+
 /// The work of a group, as far as the sizes depend on it.
 pub(super) struct Work {
     /// Bytes of the widest element that whole tiles of load or store.

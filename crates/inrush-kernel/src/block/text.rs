@@ -45,6 +45,8 @@ pub enum Place {
     Buffer(KBufId),
     /// The matrix product.
     Product,
+    /// The operands of an attention.
+    Attention,
     /// An item, counted as they are printed.
     Item(usize),
 }

@@ -5,7 +5,7 @@
 mod memory;
 
 use super::text::{Place, print_with_notes};
-use super::{Block, BlockItem, BlockStore, DimRole, Piece, Tile, Walk, plan};
+use super::{Block, BlockItem, BlockStore, DimRole, Operand, Piece, Tile, Walk, plan};
 use crate::verify::Rules;
 use crate::{Acc, AccId, BufRole, Def, KBufId, KernelBuf, ValId};
 use inrush_base::{DType, Error, Result};
@@ -94,6 +94,7 @@ impl Verifier<'_> {
         self.tile()?;
         self.buffers(tables)?;
         self.product()?;
+        self.attention()?;
         if self.block.shapes.len() != self.block.values.len() {
             return broken("a value without a shape");
         }
@@ -242,6 +243,97 @@ impl Verifier<'_> {
         Ok(())
     }
 
+    /// Checks the operands of an attention: each depends on its own sides, results are written, blocks hold whole steps.
+    fn attention(&mut self) -> Result<()> {
+        self.at = Place::Attention;
+        let (ex, b) = (self.exprs, self.block);
+        let Some(a) = &b.attention else {
+            return Ok(());
+        };
+        let (y, x, r) = match b.dims.as_slice() {
+            [y, x, r] if r.role == DimRole::Looped && !y.is_tile() && x.is_tile() => (y, x, r),
+            _ => return broken("an attention needs a batch, a tile of rows and a loop over keys"),
+        };
+        if b.product.is_some() {
+            return broken("an attention and a product");
+        }
+        for s in [&a.d, &a.n] {
+            self.expr(s.extent)?;
+            let n = ex.as_int(s.extent).unwrap_or(i64::MAX);
+            if s.block < n || s.block.count_ones() != 1 || s.exact != (s.block == n) {
+                return broken(format!("a block of {} points does not hold {n}", s.block));
+            }
+        }
+        let dtype = self.buf(a.query.buf)?.dtype;
+        if !dtype.is_float() || dtype == DType::F64 {
+            return broken(format!("an attention of {dtype}"));
+        }
+        let sides = [
+            (&a.query, vec![y.sym, x.sym, a.d.sym]),
+            (&a.key, vec![y.sym, r.sym, a.d.sym]),
+            (&a.value, vec![y.sym, r.sym, a.n.sym]),
+            (&a.out, vec![y.sym, x.sym, a.n.sym]),
+        ];
+        for (o, own) in sides {
+            self.spans(o, &own)?;
+            if self.buf(o.buf)?.dtype != dtype {
+                return broken("an attention of two dtypes");
+            }
+        }
+        for o in [&a.logsumexp, &a.max] {
+            self.spans(o, &[y.sym, x.sym])?;
+        }
+        for o in a.results() {
+            if self.buf(o.buf)?.role == BufRole::In {
+                return broken(format!("{} is written", o.buf));
+            }
+        }
+        let Some(blocks) = &a.blocks else {
+            return Ok(());
+        };
+        if blocks.rows % x.block != 0 || blocks.keys % r.block != 0 {
+            return broken("a step or a tile of rows has keys or rows of two blocks");
+        }
+        for l in blocks.lists() {
+            self.spans(&l.count, &[y.sym, x.sym])?;
+            self.spans(&l.index, &[y.sym, x.sym, l.position])?;
+            let ints = [l.count.buf, l.index.buf].map(|b| self.buf(b).map(|b| b.dtype.is_int()));
+            if ints.into_iter().any(|i| !matches!(i, Ok(true))) {
+                return broken("lists of blocks that are no integers");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that an offset uses these indices only.
+    fn spans(&self, o: &Operand, own: &[Sym]) -> Result<()> {
+        self.buf(o.buf)?;
+        for s in self.exprs.free_syms(o.offset) {
+            if !own.contains(&s) && !self.syms.contains(&s) || self.is_other_axis(s, own) {
+                let name = self.exprs.sym_info(s).name;
+                return broken(format!(
+                    "the offset in {} uses `{name}`, which is not its own",
+                    o.buf
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true for an axis of the tile that is none of `own`.
+    fn is_other_axis(&self, s: Sym, own: &[Sym]) -> bool {
+        self.block.dims.iter().any(|d| d.sym == s) && !own.contains(&s)
+    }
+
+    /// Checks the item that takes scores in.
+    fn attend(&mut self, score: ValId, keep: Option<ValId>) -> Result<()> {
+        if self.block.attention.is_none() || self.inner.is_none() {
+            return broken("scores outside of an attention's loop");
+        }
+        self.used(score, Some(DType::F32))?;
+        keep.map_or(Ok(()), |k| self.used(k, Some(DType::Bool)))
+    }
+
     fn list(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             self.at = Place::Item(self.items);
@@ -287,6 +379,7 @@ impl Verifier<'_> {
                     _ => broken(format!("{sum} needs {max}, finished, and their loop")),
                 }
             }
+            BlockItem::Attend { score, keep } => self.attend(*score, *keep),
             BlockItem::Store(s) => self.store(s),
             BlockItem::Barrier => {
                 if self.inner.is_some() {
@@ -534,6 +627,7 @@ impl Verifier<'_> {
         let of_operands = operands.iter().fold(0, |m, o| m | shape_of(*o));
         let (shape, grid) = (shape_of(v), self.grid());
         let spans = match &value.def {
+            Def::Sum if self.block.attention.is_some() => grid | self.reduced()?,
             Def::Sum | Def::Final(_) => grid,
             Def::Running { .. } => of_operands | self.reduced()? | grid,
             def => def.expr().map_or(0, |e| self.expr_shape(e)) | of_operands,
@@ -545,7 +639,7 @@ impl Verifier<'_> {
             return broken(format!("{v} spans the looped axis outside of its loop"));
         }
         match &value.def {
-            Def::Sum if self.block.product.is_none() => {
+            Def::Sum if self.block.product.is_none() && self.block.attention.is_none() => {
                 return broken("a sum of products without a product");
             }
             Def::Load { buf, offset, .. } => {

@@ -81,6 +81,9 @@ impl<'a> Reader<'a> {
         if self.s.eat_word("library")? {
             return Ok(Node::Library(Box::new(self.library()?)));
         }
+        if self.s.eat_word("attention")? {
+            return Ok(Node::Attention(Box::new(self.attention()?)));
+        }
         if self.s.eat_word("contraction")? {
             return Ok(Node::Contraction(Box::new(self.contraction()?)));
         }
@@ -350,6 +353,123 @@ impl<'a> Reader<'a> {
             b,
             dtype,
             epilogue,
+        })
+    }
+
+    /// Reads an attention: axes by role, operands, blocks, results, the statements of the scores.
+    fn attention(&mut self) -> Result<Attention> {
+        let mut scope = Scope::new();
+        self.s.expect_word("batch")?;
+        let batch = self.axes(&mut scope)?;
+        let mut one = |p: &mut Self, word| {
+            p.s.expect_word(word)?;
+            match p.axes(&mut scope)?.as_slice() {
+                [axis] => Ok(*axis),
+                _ => Err(p.s.error("expected one axis")),
+            }
+        };
+        let (m, k) = (one(self, "m")?, one(self, "k")?);
+        let (d, n) = (one(self, "d")?, one(self, "n")?);
+        let axes: Vec<Axis> = batch.iter().chain([&m, &k]).copied().collect();
+        let mut scores = Body {
+            outer: axes.len(),
+            axes,
+            origins: self.from()?,
+            stmts: Vec::new(),
+        };
+        self.s.expect("{")?;
+        self.s.end_of_line()?;
+        let operand = |p: &mut Self, word| {
+            p.s.skip_newlines()?;
+            p.s.expect_word(word)?;
+            p.s.expect("=")?;
+            let (buf, coords) = p.access(&scope)?;
+            p.s.end_of_line()?;
+            Ok(Access { buf, coords })
+        };
+        let (query, key) = (operand(self, "query")?, operand(self, "key")?);
+        let value = operand(self, "value")?;
+        self.s.skip_newlines()?;
+        let mut product = None;
+        if self.s.eat_word("product")? {
+            self.s.expect("=")?;
+            product = Some(self.buf()?);
+            self.s.end_of_line()?;
+            self.s.skip_newlines()?;
+        }
+        let blocks = if self.s.eat_word("blocks")? {
+            Some(self.block_mask(&mut scope)?)
+        } else {
+            None
+        };
+        self.s.skip_newlines()?;
+        self.s.expect_word("results")?;
+        self.s.expect("=")?;
+        let out = self.buf()?;
+        self.s.expect(",")?;
+        let logsumexp = self.buf()?;
+        self.s.expect(",")?;
+        let max = self.buf()?;
+        self.s.end_of_line()?;
+        self.stmts(&mut scores, &mut scope)?;
+        scores.name_checks();
+        Ok(Attention {
+            batch,
+            m,
+            k,
+            d,
+            n,
+            query,
+            key,
+            value,
+            product,
+            scores,
+            blocks,
+            out,
+            logsumexp,
+            max,
+        })
+    }
+
+    /// Reads what follows `blocks`: sizes of a block and lists.
+    fn block_mask(&mut self, scope: &mut Scope) -> Result<BlockMask> {
+        let rows = self.s.int()?;
+        self.s.expect_word("by")?;
+        let keys = self.s.int()?;
+        self.s.end_of_line()?;
+        self.s.skip_newlines()?;
+        self.s.expect_word("partial")?;
+        let partial = self.block_list(scope)?;
+        self.s.skip_newlines()?;
+        let full = if self.s.eat_word("full")? {
+            Some(self.block_list(scope)?)
+        } else {
+            None
+        };
+        Ok(BlockMask {
+            rows,
+            keys,
+            partial,
+            full,
+        })
+    }
+
+    /// Reads `[i5: 8] = b3[i0, i1, i2//128], b4[i0, i1, i2//128, i5]`.
+    fn block_list(&mut self, scope: &mut Scope) -> Result<BlockList> {
+        let axes = self.axes(scope)?;
+        let [position] = axes.as_slice() else {
+            return Err(self.s.error("expected one axis"));
+        };
+        self.s.expect("=")?;
+        let (buf, coords) = self.access(scope)?;
+        let count = Access { buf, coords };
+        self.s.expect(",")?;
+        let (buf, coords) = self.access(scope)?;
+        self.s.end_of_line()?;
+        Ok(BlockList {
+            count,
+            index: Access { buf, coords },
+            position: *position,
         })
     }
 

@@ -154,6 +154,7 @@ pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String
                 ));
             }
         }
+        Node::Attention(a) => attention(at, a, &from, &mut names, out),
         Node::Library(c) => {
             let line = format!("library {} {}{from}", show_name(&c.function), operands(c));
             return out.push((Some(Place::Node(at)), line));
@@ -166,6 +167,43 @@ pub fn node(p: &Loops, at: usize, n: &Node, out: &mut Vec<(Option<Place>, String
         out.push((Some(Place::Stmt(at, s)), format!("  {text}")));
     }
     out.push((None, "}".into()));
+}
+
+/// `attention batch [..] m [..] k [..] d [..] n [..] {`, then operands and results.
+fn attention(
+    at: usize,
+    a: &Attention,
+    from: &str,
+    names: &mut Names,
+    out: &mut Vec<(Option<Place>, String)>,
+) {
+    let mut line = format!("attention batch {}", names.axes(&a.batch));
+    for (word, axis) in [("m", a.m), ("k", a.k), ("d", a.d), ("n", a.n)] {
+        line.push_str(&format!(" {word} {}", names.axes(&[axis])));
+    }
+    out.push((Some(Place::Node(at)), format!("{line}{from} {{")));
+    for (word, x) in [("query", &a.query), ("key", &a.key), ("value", &a.value)] {
+        let access = names.access(x.buf, &x.coords);
+        out.push((None, format!("  {word} = {access}")));
+    }
+    if let Some(product) = a.product {
+        out.push((None, format!("  product = {product}")));
+    }
+    if let Some(b) = &a.blocks {
+        out.push((None, format!("  blocks {} by {}", b.rows, b.keys)));
+        let lists = [
+            Some(("partial", &b.partial)),
+            b.full.as_ref().map(|l| ("full", l)),
+        ];
+        for (word, l) in lists.into_iter().flatten() {
+            let axis = names.axes(&[l.position]);
+            let count = names.access(l.count.buf, &l.count.coords);
+            let index = names.access(l.index.buf, &l.index.coords);
+            out.push((None, format!("  {word} {axis} = {count}, {index}")));
+        }
+    }
+    let [o, logsumexp, max] = a.results();
+    out.push((None, format!("  results = {o}, {logsumexp}, {max}")));
 }
 
 /// `(1, false) b0 b1 -> b2`: parameters, inputs, outputs.

@@ -56,6 +56,9 @@ impl<'a> Check<'a> {
         if let Node::Contraction(c) = self.node {
             self.contraction(c);
         }
+        if let Node::Attention(a) = self.node {
+            self.attention(a);
+        }
         let body = self.body;
         for s in body.ids() {
             self.stmt(s);
@@ -128,6 +131,66 @@ impl<'a> Check<'a> {
         }
         if self.p.buffer(c.a.buf).dtype != self.p.buffer(c.b.buf).dtype {
             self.say_node("the operands differ in dtype");
+        }
+    }
+
+    /// Checks an attention: axes of the scores, operands that use only their own axes and are affine, the scores' stores.
+    fn attention(&mut self, a: &Attention) {
+        let want: Vec<Axis> = a.batch.iter().chain([&a.m, &a.k]).copied().collect();
+        if a.scores.axes != want || a.scores.outer != want.len() {
+            self.say_node("the axes of the scores are not batch, m, k");
+        }
+        let mut all: Vec<Sym> = a.axes().map(|x| x.sym).collect();
+        all.sort();
+        all.dedup();
+        if all.len() != a.axes().count() {
+            self.say_node("two axes of the attention are one index");
+        }
+        let operands = [
+            ("query", &a.query, [a.m, a.d]),
+            ("key", &a.key, [a.k, a.d]),
+            ("value", &a.value, [a.k, a.n]),
+        ];
+        let dtype = self.p.buffer(a.query.buf).dtype;
+        for (name, x, own) in operands {
+            let allowed: Vec<Sym> = a.batch.iter().chain(&own).map(|x| x.sym).collect();
+            self.own_access(name, x, &allowed);
+            if self.p.buffer(x.buf).dtype != dtype || !dtype.is_float() {
+                self.say_node(format!(
+                    "operand {name} is no float, or of another dtype than query"
+                ));
+            }
+            // Quotients of batch axes stand for grouped heads; the tile's own axes are walked in steps.
+            for e in &x.coords {
+                let own: Vec<Sym> = own.iter().map(|x| x.sym).collect();
+                if self.p.exprs.coefficients(*e, &own).is_none() {
+                    self.say_node(format!("a coordinate of operand {name} is not affine"));
+                }
+            }
+        }
+        for l in a.blocks.iter().flat_map(BlockMask::lists) {
+            let mut allowed: Vec<Sym> = a.batch.iter().chain([&a.m]).map(|x| x.sym).collect();
+            self.own_access("count", &l.count, &allowed);
+            allowed.push(l.position.sym);
+            self.own_access("index", &l.index, &allowed);
+        }
+        let stores = (a.scores.stmts.iter()).filter(|s| matches!(s, Stmt::Store { .. }));
+        if !(1..=2).contains(&stores.count()) {
+            self.say_node("an attention stores its score, and whether the key is kept");
+        }
+    }
+
+    /// Checks that an operand has a coordinate for each dimension, which uses these indices only.
+    fn own_access(&mut self, name: &str, x: &Access, allowed: &[Sym]) {
+        if x.coords.len() != self.p.buffer(x.buf).sizes.len() {
+            self.say_node(format!("operand {name} has not one coordinate a dimension"));
+        }
+        for e in &x.coords {
+            let syms = self.p.exprs.free_syms(*e);
+            let own = |s: &Sym| !self.p.exprs.is_index(*s) || allowed.contains(s);
+            if !syms.iter().all(own) {
+                self.say_node(format!("operand {name} uses an index that is not its own"));
+            }
         }
     }
 
@@ -235,10 +298,15 @@ impl<'a> Check<'a> {
             }
             Stmt::Acc { dtype } => match self.node {
                 Node::Contraction(c) if c.dtype == *dtype => {}
+                Node::Attention(_) if *dtype == DType::F32 => {}
                 Node::Contraction(c) => {
                     self.say(s, format!("the contraction sums in {}", c.dtype));
                 }
-                _ => self.say(s, "only the epilogue of a contraction has a sum"),
+                Node::Attention(_) => self.say(s, "products of an attention are summed in f32"),
+                _ => self.say(
+                    s,
+                    "only a contraction's epilogue and an attention's scores have a sum",
+                ),
             },
             Stmt::Store {
                 buf,

@@ -33,6 +33,13 @@ pub(super) fn unproven(p: &Loops) -> Vec<Unproven> {
                 access(p, Place::Node(k), x.buf, &x.coords, &mut out);
             }
         }
+        if let Node::Attention(a) = node
+            && ![a.d, a.n].iter().any(never)
+        {
+            for x in a.accesses() {
+                access(p, Place::Node(k), x.buf, &x.coords, &mut out);
+            }
+        }
         for s in node.body().ids() {
             match node.body().stmt(s) {
                 Stmt::Load {

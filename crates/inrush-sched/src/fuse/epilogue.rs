@@ -14,11 +14,10 @@ impl Fuser<'_> {
     /// Makes node `k` part of the epilogue of contraction unit `u`.
     pub(super) fn epilogue(&mut self, u: usize, k: usize) -> Result<Verdict> {
         let own = self.f.dag.unit_of(k);
-        if matches!(
-            self.f.nodes[self.f.dag.members[u][0] as usize],
-            Node::Library(_)
-        ) {
-            return Ok(Verdict::Kept(Reason::IsLibraryCall));
+        match self.f.nodes[self.f.dag.members[u][0] as usize] {
+            Node::Library(_) => return Ok(Verdict::Kept(Reason::IsLibraryCall)),
+            Node::Attention(_) => return Ok(Verdict::Kept(Reason::IsAttention)),
+            Node::Body(_) | Node::Contraction(_) => {}
         }
         if self.body(k).is_reduction() {
             return Ok(Verdict::Kept(Reason::ReductionOfContraction));

@@ -190,6 +190,13 @@ impl Inlining<'_> {
         if let Node::Contraction(c) = node {
             c.k.iter().for_each(|a| b.reserve(a.sym));
         }
+        if let Node::Attention(a) = node {
+            let positions = a.blocks.iter().flat_map(|m| m.lists()).map(|l| l.position);
+            [a.d, a.n]
+                .into_iter()
+                .chain(positions)
+                .for_each(|a| b.reserve(a.sym));
+        }
         b.will_write(&self.deps.writes[k]);
         let mut hook = Inliner {
             inlining: self,

@@ -66,6 +66,7 @@ impl Parser<'_> {
             return match self.r.node()? {
                 Node::Contraction(c) => Ok(Step::Contraction(c)),
                 Node::Library(c) => Ok(Step::Library(c)),
+                Node::Attention(a) => Ok(Step::Attention(a)),
                 Node::Body(_) => Err(self.r.s.error("a body stands inside of a kernel")),
             };
         }
@@ -88,7 +89,7 @@ impl Parser<'_> {
             }
             match self.r.node()? {
                 Node::Body(b) => g.bodies.push(b),
-                Node::Contraction(_) | Node::Library(_) => {
+                Node::Contraction(_) | Node::Library(_) | Node::Attention(_) => {
                     return Err(self.r.s.error("only bodies stand inside of a kernel"));
                 }
             }

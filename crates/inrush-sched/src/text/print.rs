@@ -51,6 +51,7 @@ fn step(loops: &Loops, at: usize, word: &str, s: &Step, out: &mut Vec<(Option<Li
         }
         Step::Contraction(c) => node(loops, at, 0, &Node::Contraction(c.clone()), word, out),
         Step::Library(c) => node(loops, at, 0, &Node::Library(c.clone()), word, out),
+        Step::Attention(a) => node(loops, at, 0, &Node::Attention(a.clone()), word, out),
     }
 }
 
@@ -71,7 +72,9 @@ fn node(
             Some(text::Place::Node(_)) => {
                 let place = match n {
                     Node::Body(_) => Line::Body(step, body),
-                    Node::Contraction(_) | Node::Library(_) => Line::Step(step),
+                    Node::Contraction(_) | Node::Library(_) | Node::Attention(_) => {
+                        Line::Step(step)
+                    }
                 };
                 (Some(place), format!("{front}{line}"))
             }

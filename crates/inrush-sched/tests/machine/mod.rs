@@ -211,7 +211,7 @@ impl Machine<'_> {
         match step {
             Step::Kernel(g) => self.kernel(g),
             Step::Contraction(c) => self.contraction(c),
-            Step::Library(_) => unreachable!("random programs call no library"),
+            Step::Library(_) | Step::Attention(_) => unreachable!("random programs have none"),
         }
     }
 

@@ -43,6 +43,9 @@ impl Emitter<'_> {
                 BlockItem::FinishExponentials { max, sum, shift } => {
                     self.finish_exponentials(*max, *sum, *shift)?;
                 }
+                BlockItem::Attend { .. } => {
+                    return Err(Error::internal("scores outside of an attention"));
+                }
                 BlockItem::Store(s) => self.store(s)?,
                 BlockItem::Barrier => self.line("tl.debug_barrier()"),
             }

@@ -45,7 +45,7 @@ impl Emitter<'_> {
 
     /// Writes the line of a value. Some need none: constants, functions that their sum computes,
     /// masks known to hold.
-    pub(super) fn define(&mut self, v: ValId) -> Result<()> {
+    pub(crate) fn define(&mut self, v: ValId) -> Result<()> {
         let value = self.block.value(v).clone();
         if self.state.tail_mask.is_some_and(|s| s.needs_no_line(v)) {
             return Ok(());
@@ -63,9 +63,11 @@ impl Emitter<'_> {
         }
         let text = match &value.def {
             Def::Const(_) => return Ok(()),
+            Def::Sum if self.block.attention.is_some() => "product".to_string(),
             Def::Sum => "acc".to_string(),
             Def::Final(a) => self.final_value(*a, value.dtype)?,
             Def::Running { acc, value: of } => self.running(*acc, *of, value.dtype)?,
+            Def::Index(e) if self.facts.narrow.contains(&v) => format!("({})", self.offset(*e)?),
             Def::Index(e) => self.index(*e, value.dtype)?,
             Def::Load {
                 buf,

@@ -9,6 +9,7 @@ pub(super) mod attention;
 pub(super) mod composed;
 pub(super) mod composite;
 pub(super) mod embedding_bag;
+pub(super) mod flex;
 pub(super) mod image;
 pub(super) mod recurrent;
 pub(super) mod transformer;

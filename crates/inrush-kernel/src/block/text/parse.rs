@@ -1,7 +1,10 @@
 //! Text to block programs. References are checked here (a name that is not there cannot be read); rules are the verifier's.
 
 use crate::ValId;
-use crate::block::{Block, BlockItem, BlockStore, Dim, DimRole, Operand, Product, Tile, Walk};
+use crate::block::{
+    Attention, Block, BlockItem, BlockStore, Blocks, Dim, DimRole, List, Operand, Product, Side,
+    Tile, Walk,
+};
 use crate::text::parse::{Parser, empty};
 use inrush_base::text::{Scanner, Token};
 use inrush_base::{DType, Result};
@@ -67,6 +70,7 @@ impl BlockParser<'_> {
         let chosen = self.tile()?;
         self.p.head_lines()?;
         let product = self.product()?;
+        let attention = self.attention()?;
         let items = self.items(true)?;
         self.p.close()?;
         let k = std::mem::replace(&mut self.p.k, empty(self.p.exprs));
@@ -83,6 +87,7 @@ impl BlockParser<'_> {
             checks: k.checks,
             items,
             product,
+            attention,
             wide,
             warps,
             stages,
@@ -186,6 +191,97 @@ impl BlockParser<'_> {
         }))
     }
 
+    fn attention(&mut self) -> Result<Option<Attention>> {
+        self.p.s.skip_newlines()?;
+        if !self.p.s.eat_word("attention")? {
+            return Ok(None);
+        }
+        let d = self.side()?;
+        self.line("columns")?;
+        let n = self.side()?;
+        let mut one = |word: &str| {
+            self.line(word)?;
+            let operand = self.operand()?;
+            self.p.s.end_of_line()?;
+            Ok::<_, inrush_base::Error>(operand)
+        };
+        let (query, key, value) = (one("query")?, one("key")?, one("value")?);
+        self.p.s.skip_newlines()?;
+        let mut blocks = None;
+        if self.p.s.eat_word("blocks")? {
+            let rows = self.p.positive()?;
+            self.p.s.expect_word("by")?;
+            let keys = self.p.positive()?;
+            self.p.s.end_of_line()?;
+            self.line("partial")?;
+            let partial = self.block_list()?;
+            self.p.s.skip_newlines()?;
+            let full = if self.p.s.eat_word("full")? {
+                Some(self.block_list()?)
+            } else {
+                None
+            };
+            blocks = Some(Blocks {
+                rows,
+                keys,
+                partial,
+                full,
+            });
+        }
+        self.line("results")?;
+        let out = self.operand()?;
+        self.p.s.expect(",")?;
+        let logsumexp = self.operand()?;
+        self.p.s.expect(",")?;
+        let max = self.operand()?;
+        self.p.s.end_of_line()?;
+        Ok(Some(Attention {
+            d,
+            n,
+            query,
+            key,
+            value,
+            out,
+            logsumexp,
+            max,
+            blocks,
+        }))
+    }
+
+    /// Begins a line with this word.
+    fn line(&mut self, word: &str) -> Result<()> {
+        self.p.s.skip_newlines()?;
+        self.p.s.expect_word(word)
+    }
+
+    fn side(&mut self) -> Result<Side> {
+        let (_, sym, extent, block) = self.axis()?;
+        let exact = self.p.s.eat_word("exact")?;
+        self.p.s.end_of_line()?;
+        Ok(Side {
+            sym,
+            extent,
+            block,
+            exact,
+        })
+    }
+
+    /// `p = i6 < 8 by 1: b3[..], b4[..]`.
+    fn block_list(&mut self) -> Result<List> {
+        let (_, position, extent, _) = self.axis()?;
+        self.p.s.expect(":")?;
+        let count = self.operand()?;
+        self.p.s.expect(",")?;
+        let index = self.operand()?;
+        self.p.s.end_of_line()?;
+        Ok(List {
+            count,
+            index,
+            position,
+            extent,
+        })
+    }
+
     fn operand(&mut self) -> Result<Operand> {
         let (buf, offset) = self.p.access()?;
         Ok(Operand { buf, offset })
@@ -258,6 +354,10 @@ impl BlockParser<'_> {
             "start" => BlockItem::Acc(self.p.acc()?),
             "finish" => BlockItem::Finish(self.p.acc()?),
             "barrier" => BlockItem::Barrier,
+            "attend" => BlockItem::Attend {
+                score: self.p.value()?,
+                keep: self.p.guard()?,
+            },
             "update" => {
                 let acc = self.p.acc()?;
                 let value = self.after_comma(|p| p.value())?;

@@ -1,7 +1,7 @@
 //! Block programs to text.
 
 use super::Place;
-use crate::block::{Block, BlockItem, BlockStore, DimRole};
+use crate::block::{Block, BlockItem, BlockStore, Blocks, DimRole, Operand, Side};
 use crate::text::Names;
 use crate::text::print::{mask_text, show_acc, show_buffer, show_check, show_def};
 use crate::{Def, KBufId, ValId};
@@ -29,6 +29,14 @@ fn names(exprs: &Exprs, block: &Block) -> Names {
     }
     if let Some(p) = &block.product {
         names.add_as(exprs, p.k, "k");
+    }
+    if let Some(a) = &block.attention {
+        names.add_as(exprs, a.d.sym, "d");
+        names.add_as(exprs, a.n.sym, "n");
+        let lists = a.blocks.iter().flat_map(Blocks::lists);
+        for (l, name) in lists.zip(["p", "f"]) {
+            names.add_as(exprs, l.position, name);
+        }
     }
     let mut syms: Vec<Sym> = Vec::new();
     super::super::each_expr(block, &mut |e| exprs.collect_syms(e, &mut syms));
@@ -101,6 +109,7 @@ impl Printer<'_> {
             self.line(1, None, show_check(c));
         }
         self.product();
+        self.attention();
         self.list(&b.items, 1);
         self.line(0, None, "}");
     }
@@ -109,7 +118,12 @@ impl Printer<'_> {
     fn indices(&mut self) {
         let b = self.block;
         let axis = |s: Sym| {
-            b.dims.iter().any(|d| d.sym == s) || b.product.as_ref().is_some_and(|p| p.k == s)
+            b.dims.iter().any(|d| d.sym == s)
+                || b.product.as_ref().is_some_and(|p| p.k == s)
+                || b.attention.as_ref().is_some_and(|a| {
+                    let mut lists = a.blocks.iter().flat_map(Blocks::lists);
+                    a.d.sym == s || a.n.sym == s || lists.any(|l| l.position == s)
+                })
         };
         let indices: Vec<String> = (self.names.order.iter())
             .filter(|(s, ..)| !axis(*s))
@@ -159,6 +173,44 @@ impl Printer<'_> {
             p.group,
         );
         self.line(1, Some(Place::Product), text);
+    }
+
+    /// `attention d = i4 < 64 by 64 exact`, then a line for each of the other parts.
+    fn attention(&mut self) {
+        let Some(a) = &self.block.attention else {
+            return;
+        };
+        let side = |p: &Self, s: &Side| {
+            let exact = if s.exact { " exact" } else { "" };
+            let (name, symbol) = (p.sym(s.sym), p.exprs.sym_info(s.sym).name);
+            format!(
+                "{name} = {symbol} < {} by {}{exact}",
+                p.show(s.extent),
+                s.block
+            )
+        };
+        let place = Some(Place::Attention);
+        self.line(1, place, format!("attention {}", side(self, &a.d)));
+        self.line(1, place, format!("columns {}", side(self, &a.n)));
+        for (word, o) in [("query", &a.query), ("key", &a.key), ("value", &a.value)] {
+            let text = format!("{word} {}", self.operand(o));
+            self.line(1, place, text);
+        }
+        if let Some(b) = &a.blocks {
+            self.line(1, place, format!("blocks {} by {}", b.rows, b.keys));
+            for (l, word) in b.lists().zip(["partial", "full"]) {
+                let (name, symbol) = (self.sym(l.position), self.exprs.sym_info(l.position).name);
+                let axis = format!("{name} = {symbol} < {} by 1", self.show(l.extent));
+                let (count, index) = (self.operand(&l.count), self.operand(&l.index));
+                self.line(1, place, format!("{word} {axis}: {count}, {index}"));
+            }
+        }
+        let results = a.results().map(|o| self.operand(o));
+        self.line(1, place, format!("results {}", results.join(", ")));
+    }
+
+    fn operand(&self, o: &Operand) -> String {
+        format!("{}[{}]", o.buf, self.show(o.offset))
     }
 
     /// `[x, r]`: the dimensions of a shape; nothing where it has none.
@@ -212,6 +264,7 @@ impl Printer<'_> {
             BlockItem::FinishExponentials { max, sum, shift } => {
                 format!("finish_exponentials {max}, {sum}, {shift}")
             }
+            BlockItem::Attend { score, keep } => format!("attend {score}{}", mask_text(*keep)),
             BlockItem::Store(s) => self.store(s),
             BlockItem::Barrier => "barrier".into(),
         }

@@ -107,6 +107,11 @@ pub(super) fn in_bounds(tables: Tables, block: &Block) -> Result<()> {
     if let Some(p) = &block.product {
         accesses.extend([(p.a.buf, p.a.offset), (p.b.buf, p.b.offset)]);
     }
+    if let Some(a) = &block.attention {
+        // Lists of blocks hold fewer positions than their rows.
+        let operands = [&a.query, &a.key, &a.value].into_iter().chain(a.results());
+        accesses.extend(operands.map(|o| (o.buf, o.offset)));
+    }
     for (buf, offset) in accesses {
         let known =
             reach(tables, block, offset).zip(length(tables, block.buffers[buf.index()].buf));
@@ -126,6 +131,8 @@ pub(super) fn in_bounds(tables: Tables, block: &Block) -> Result<()> {
 fn reach(tables: Tables, block: &Block, offset: Expr) -> Option<(i64, i64)> {
     let ex = tables.exprs;
     let k = block.product.as_ref().map(|p| (p.k, p.extent));
+    let sides = block.attention.iter().flat_map(|a| [a.d, a.n]);
+    let k = k.into_iter().chain(sides.map(|s| (s.sym, s.extent)));
     let axes = (block.dims.iter().map(|d| (d.sym, d.extent)).chain(k)).collect::<Vec<_>>();
     let syms: Vec<_> = axes.iter().map(|a| a.0).collect();
     let (coefficients, rest) = ex.affine(offset, &syms)?;

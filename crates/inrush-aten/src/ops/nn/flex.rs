@@ -1,0 +1,297 @@
+//! Attention with a softmax over scores that the caller computes: what `flex_attention` becomes.
+//!
+//! ```text
+//! product = attention_product(query, key)                     f32[batch, heads, rows, keys]
+//! scores, keep = any pointwise functions of product and of the positions
+//! out, logsumexp, max = attention(query, key, value, product, scores, keep, blocks ..)
+//! ```
+//!
+//! Stage fuse moves the functions and the product into the attention, so that `product`, `scores` and `keep` never reach
+//! memory. Heads of keys and values may be fewer than those of queries, and their batch may be 1.
+
+use crate::lower::product::{Product, Role, Target};
+use crate::lower::{Lower, Tensor};
+use crate::ops::lowered;
+use crate::{Call, Row, meta};
+use inrush_base::{DType, Error, Result};
+use inrush_expr::Expr;
+use inrush_graph::Type;
+use inrush_loops::{Access, Attention, Axis, BlockList, BlockMask, Coords};
+
+/// Sizes of an attention.
+struct Sizes {
+    batch: Expr,
+    heads: Expr,
+    rows: Expr,
+    keys: Expr,
+    features: Expr,
+    columns: Expr,
+}
+
+/// Reads and checks the sizes of queries, keys and, where the operator has them, values.
+fn sizes(call: &Call) -> Result<Sizes> {
+    let of = |name: &str| -> Result<Vec<Expr>> { Ok(call.tensor(name)?.sizes.clone()) };
+    let (query, key) = (of("query")?, of("key")?);
+    let value = match call.op.schema().position("value") {
+        Some(_) => of("value")?,
+        None => key.clone(),
+    };
+    let ([b, h, m, d], [kb, kh, k, kd], [vb, vh, vk, n]) =
+        (query.as_slice(), key.as_slice(), value.as_slice())
+    else {
+        return Err(call.unsupported("query", "operands that have not four dimensions"));
+    };
+    let ex = call.exprs;
+    let fits = (kb == b || ex.is_int(*kb, 1))
+        && vb == kb
+        && vh == kh
+        && vk == k
+        && kd == d
+        && ex.divide_exact(*h, *kh).is_some();
+    if !fits {
+        return Err(Error::input("sizes of query, key and value do not match"));
+    }
+    Ok(Sizes {
+        batch: *b,
+        heads: *h,
+        rows: *m,
+        keys: *k,
+        features: *d,
+        columns: *n,
+    })
+}
+
+/// Returns the position in a batch of `size` elements: 0 if it is broadcast.
+fn of_batch(call: &Call, size: Expr, at: Expr) -> Expr {
+    if call.exprs.is_int(size, 1) {
+        call.exprs.int(0)
+    } else {
+        at
+    }
+}
+
+/// Returns the indices of a tensor of keys or values: batch and head of the query's `b` and `h`, then `rest`.
+fn grouped(
+    call: &Call,
+    name: &str,
+    heads: Expr,
+    b: Expr,
+    h: Expr,
+    rest: [Expr; 2],
+) -> Result<Vec<Expr>> {
+    let ex = call.exprs;
+    let t = call.tensor(name)?;
+    let (batch, own) = (t.sizes[0], t.sizes[1]);
+    let times = (ex.divide_exact(heads, own))
+        .ok_or_else(|| Error::input("key heads do not divide query heads"))?;
+    let head = if own == heads {
+        h
+    } else {
+        ex.floordiv(h, times)
+    };
+    Ok([of_batch(call, batch, b), head]
+        .into_iter()
+        .chain(rest)
+        .collect())
+}
+
+fn product_types(call: &Call) -> Result<Vec<Type>> {
+    let s = sizes(call)?;
+    meta::one(
+        call.exprs,
+        DType::F32,
+        vec![s.batch, s.heads, s.rows, s.keys],
+    )
+}
+
+/// Products of queries and keys in `f32`, without a scale.
+fn product<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let s = sizes(call)?;
+    let mut p = Product::new(call.exprs);
+    let b = p.axis(Role::Batch, s.batch);
+    let h = p.axis(Role::Batch, s.heads);
+    let m = p.axis(Role::M, s.rows);
+    let k = p.axis(Role::N, s.keys);
+    let d = p.axis(Role::K, s.features);
+    let (query, key) = (lw.arg(call, "query")?, lw.arg(call, "key")?);
+    let target = Target {
+        dtype: DType::F32,
+        sizes: vec![s.batch, s.heads, s.rows, s.keys],
+        index: vec![b, h, m, k],
+    };
+    let of_key = grouped(call, "key", s.heads, b, h, [k, d])?;
+    let a = (&query, vec![b, h, m, d]);
+    Ok(vec![p.lower(
+        lw,
+        a,
+        (&key, of_key),
+        target,
+        |_, sum, _| Ok(sum),
+    )?])
+}
+
+fn attention_types(call: &Call) -> Result<Vec<Type>> {
+    let s = sizes(call)?;
+    let ex = call.exprs;
+    let rows = vec![s.batch, s.heads, s.rows];
+    let out = vec![s.batch, s.heads, s.rows, s.columns];
+    let dtype = call.tensor("query")?.dtype;
+    Ok(
+        [(dtype, out), (DType::F32, rows.clone()), (DType::F32, rows)]
+            .into_iter()
+            .map(|(dtype, sizes)| meta::tensor(ex, dtype, sizes))
+            .collect(),
+    )
+}
+
+/// The attention. Its scores read tensors that are made for it.
+fn attention<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let s = sizes(call)?;
+    let ex = call.exprs;
+    let mut next = 0;
+    let mut axis = |size: Expr| {
+        next += 1;
+        Axis {
+            sym: ex.index_sym(next - 1, size),
+            size,
+        }
+    };
+    let batch = vec![axis(s.batch), axis(s.heads)];
+    let (m, k) = (axis(s.rows), axis(s.keys));
+    let (d, n) = (axis(s.features), axis(s.columns));
+    let at = |x: &Axis| ex.sym_expr(x.sym);
+    let (b, h) = (at(&batch[0]), at(&batch[1]));
+    let point = [b, h, at(&m), at(&k)];
+
+    let [query, key, value] = ["query", "key", "value"].map(|name| lw.arg(call, name));
+    let (query, key, value) = (query?, key?, value?);
+    let query = operand(lw, query, &[b, h, at(&m), at(&d)], [m, d]);
+    let of_key = grouped(call, "key", s.heads, b, h, [at(&k), at(&d)])?;
+    let key = operand(lw, key, &of_key, [k, d]);
+    let of_value = grouped(call, "value", s.heads, b, h, [at(&k), at(&n)])?;
+    let value = operand(lw, value, &of_value, [k, n]);
+
+    let product = lw.arg(call, "product")?;
+    let blocks = blocks(lw, call, &mut axis, [b, h, at(&m)])?;
+    let points = [s.batch, s.heads, s.rows, s.keys];
+    let out = lw.temp(
+        call.tensor("query")?.dtype,
+        &[s.batch, s.heads, s.rows, s.columns],
+    );
+    let logsumexp = lw.temp(DType::F32, &points[..3]);
+    let max = lw.temp(DType::F32, &points[..3]);
+    let mut body = lw.body(&points);
+    for (name, dtype) in [("scores", DType::F32), ("keep", DType::Bool)] {
+        let Some(t) = lw.opt_arg(call, name)? else {
+            continue;
+        };
+        let coords: Vec<Expr> = (t.sizes.iter().zip(&point))
+            .map(|(size, at)| of_batch(call, *size, *at))
+            .collect();
+        let v = body.load(&t, &coords);
+        let v = body.cast(v, dtype);
+        let to = lw.temp(dtype, &points);
+        body.store(to.buf, &point, v);
+    }
+    lw.push_attention(Attention {
+        batch,
+        m,
+        k,
+        d,
+        n,
+        query,
+        key,
+        value,
+        product: Some(product.buf),
+        scores: body.finish(),
+        blocks,
+        out: out.buf,
+        logsumexp: logsumexp.buf,
+        max: max.buf,
+    });
+    Ok(vec![out, logsumexp, max])
+}
+
+/// Returns the access of an operand, which is copied if its coordinates are not affine in the axes of a tile.
+fn operand(lw: &mut Lower, t: Tensor, index: &[Expr], own: [Axis; 2]) -> Access {
+    let ex = lw.exprs;
+    let syms = own.map(|a| a.sym);
+    let coords = t.at(ex, index);
+    if coords.iter().all(|c| ex.coefficients(*c, &syms).is_some()) {
+        return Access { buf: t.buf, coords };
+    }
+    let copy = lw.materialize(&t);
+    Access {
+        buf: copy.buf,
+        coords: copy.at(ex, index),
+    }
+}
+
+/// Returns the lists of blocks, if the call has any.
+fn blocks(
+    lw: &Lower,
+    call: &Call,
+    axis: &mut dyn FnMut(Expr) -> Axis,
+    [b, h, m]: [Expr; 3],
+) -> Result<Option<BlockMask>> {
+    let ex = call.exprs;
+    let (rows, keys) = (call.const_int("rows")?, call.const_int("keys")?);
+    let mut list = |count: &str, index: &str| -> Result<Option<BlockList>> {
+        let (Some(count), Some(index)) = (lw.opt_arg(call, count)?, lw.opt_arg(call, index)?)
+        else {
+            return Ok(None);
+        };
+        let (3, [.., last]) = (count.sizes.len(), index.sizes.as_slice()) else {
+            return Err(call.unsupported("kv_num_blocks", "lists of these ranks"));
+        };
+        let position = axis(*last);
+        let at = |t: &Tensor, more: Option<Expr>| -> Coords {
+            let lead = [b, h, ex.floordiv(m, ex.int(rows))];
+            let mut all: Vec<Expr> = (lead.iter().zip(&t.sizes))
+                .map(|(e, size)| of_batch(call, *size, *e))
+                .collect();
+            all.extend(more);
+            t.at(ex, &all)
+        };
+        Ok(Some(BlockList {
+            count: Access {
+                buf: count.buf,
+                coords: at(&count, None),
+            },
+            index: Access {
+                buf: index.buf,
+                coords: at(&index, Some(ex.sym_expr(position.sym))),
+            },
+            position,
+        }))
+    };
+    let Some(partial) = list("kv_num_blocks", "kv_indices")? else {
+        return Ok(None);
+    };
+    if rows < 1 || keys < 1 {
+        return Err(Error::input("blocks without rows or keys"));
+    }
+    Ok(Some(BlockMask {
+        rows,
+        keys,
+        partial,
+        full: list("full_kv_num_blocks", "full_kv_indices")?,
+    }))
+}
+
+pub const ROWS: &[Row] = &[
+    lowered(
+        "inrush.attention_product.default",
+        "(Tensor query, Tensor key) -> Tensor",
+        product_types,
+        product,
+        "(f32[2,4,5,8], f32[1,2,6,8])",
+    ),
+    lowered(
+        "inrush.attention.default",
+        "(Tensor query, Tensor key, Tensor value, Tensor product, Tensor scores, Tensor? keep, Tensor? kv_num_blocks, Tensor? kv_indices, Tensor? full_kv_num_blocks, Tensor? full_kv_indices, int rows, int keys) -> (Tensor, Tensor, Tensor)",
+        attention_types,
+        attention,
+        "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,8], f32[2,4,5,6], f32[2,4,5,6], bool[2,1,5,6], none, none, none, none, 0, 0)",
+    ),
+];

@@ -1,0 +1,124 @@
+//! Attentions of block programs: scores of all steps, then the softmax and the weighted sum of each row.
+//!
+//! Sums are taken in `f64` and rounded once, since a tile adds in no order of its own.
+
+use super::program::{Lane, Program};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_kernel::block::{Attention, BlockItem, Operand};
+
+/// The dimension of rows and that of keys.
+const ROWS: usize = 1;
+const KEYS: usize = 2;
+
+impl Program<'_, '_> {
+    /// Runs the attention of a program.
+    pub(super) fn attention(&mut self, a: &Attention) -> Result<()> {
+        let block = self.block;
+        let rows = self.lanes[ROWS];
+        // Of each row the keys that are kept, with their scores.
+        let mut kept: Vec<Vec<(i64, f64)>> = vec![Vec::new(); rows];
+        for item in &block.items {
+            match item {
+                BlockItem::Loop(w) => {
+                    for (start, full) in self.steps_of(a)? {
+                        self.start[KEYS] = start;
+                        self.lanes[KEYS] = self.present(KEYS);
+                        for item in &w.body {
+                            if let BlockItem::Attend { score, keep } = item {
+                                let keep = keep.filter(|_| !full);
+                                for lane in self.lanes_of(1 << ROWS | 1 << KEYS) {
+                                    if self.holds(keep, &lane)? {
+                                        let score = self.value(*score, &lane)?.as_f64();
+                                        let key = start + lane[KEYS] as i64;
+                                        kept[lane[ROWS]].push((key, score));
+                                    }
+                                }
+                            } else {
+                                self.items(std::slice::from_ref(item))?;
+                            }
+                        }
+                    }
+                }
+                item => self.items(std::slice::from_ref(item))?,
+            }
+        }
+        self.lanes[KEYS] = 1;
+        (0..rows).try_for_each(|row| self.row(a, row, &kept[row]))
+    }
+
+    /// The first key of each step, and whether all of its keys are kept.
+    fn steps_of(&mut self, a: &Attention) -> Result<Vec<(i64, bool)>> {
+        let step = self.block.dims[KEYS].block;
+        let Some(b) = &a.blocks else {
+            let keys = self.extents[KEYS];
+            return Ok((0..keys)
+                .step_by(step as usize)
+                .map(|s| (s, false))
+                .collect());
+        };
+        let mut out = Vec::new();
+        for (which, list) in b.lists().enumerate() {
+            let count = self.read(&list.count, &[0; 4])?.as_i64();
+            for position in 0..count {
+                self.slots[self.block.dims.len() + 2 + which] = position;
+                let first = self.read(&list.index, &[0; 4])?.as_i64() * b.keys;
+                let steps = (0..b.keys).step_by(step as usize);
+                out.extend(steps.map(|s| (first + s, which == 1)));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Returns the product of the query and the key of a lane.
+    pub(super) fn query_by_key(&mut self, a: &Attention, lane: &Lane) -> Result<Scalar> {
+        let slot = self.block.dims.len();
+        let mut sum = 0f64;
+        for d in 0..self.depth(a.d.extent)? {
+            self.slots[slot] = d;
+            sum += self.read(&a.query, lane)?.as_f64() * self.read(&a.key, lane)?.as_f64();
+        }
+        Ok(Scalar::Float(sum).convert(DType::F32))
+    }
+
+    /// Stores the results of one row.
+    fn row(&mut self, a: &Attention, row: usize, scores: &[(i64, f64)]) -> Result<()> {
+        let mut lane = [0; 4];
+        lane[ROWS] = row;
+        let greatest = |m: f64, s: f64| if s.is_nan() || s > m { s } else { m };
+        let max = (scores.iter()).fold(f64::NEG_INFINITY, |m, s| greatest(m, s.1));
+        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
+        let weights: Vec<f64> = scores.iter().map(|s| (s.1 - shift).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let slot = self.block.dims.len() + 1;
+        for n in 0..self.depth(a.n.extent)? {
+            self.slots[slot] = n;
+            let mut sum = 0f64;
+            for ((key, _), w) in scores.iter().zip(&weights) {
+                self.start[KEYS] = *key;
+                sum += w * self.read(&a.value, &lane)?.as_f64();
+            }
+            let out = if total == 0.0 { 0.0 } else { sum / total };
+            self.write(&a.out, &lane, out)?;
+        }
+        let log2 = std::f64::consts::LOG2_E;
+        self.write(&a.logsumexp, &lane, (total.ln() + shift) * log2)?;
+        self.write(&a.max, &lane, max * log2)
+    }
+
+    fn read(&mut self, o: &Operand, lane: &Lane) -> Result<Scalar> {
+        let at = self.index(o.offset, lane)?;
+        self.run.memory.load(self.buffer(o.buf)?, at)
+    }
+
+    fn write(&mut self, o: &Operand, lane: &Lane, value: f64) -> Result<()> {
+        let at = self.index(o.offset, lane)?;
+        let buf = self.buffer(o.buf)?;
+        self.run.memory.store(buf, at, Scalar::Float(value))
+    }
+
+    /// Points along an axis that operands have.
+    fn depth(&self, extent: inrush_expr::Expr) -> Result<i64> {
+        let n = self.run.p.exprs.as_int(extent);
+        n.ok_or_else(|| Error::internal("an attention of unknown head sizes"))
+    }
+}

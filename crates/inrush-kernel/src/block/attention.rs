@@ -1,0 +1,363 @@
+//! An attention as one block program: an online softmax over tiles of scores, which never reach memory.
+//!
+//! A program takes a tile of rows `x` (queries) of one batch and head `y`, and walks the keys `r` in steps. Each step makes a
+//! tile of scores, and corrects the sums so far by how much the greatest score rose:
+//!
+//! ```text
+//! for r in keys step RBLOCK                     or in the blocks of keys that a block mask lists
+//!     score = scores(query @ key^T)             the loop's items
+//!     new = max(max, score);  f = exp(max - new);  p = exp(score - new)
+//!     sum = sum * f + p;  out = out * f + p @ value;  max = new
+//! store out / sum, log(sum) + max, max
+//! ```
+//!
+//! The scores are a body over rows and keys, so any pointwise function of the product and of positions is part of the tile.
+
+use super::axes::{linearize, set_shared};
+use super::plan::{exact, finish, set_arguments};
+use super::renumber::renumber;
+use super::sizes::{self, AttentionShape};
+use super::{Block, BlockItem, Context, Dim, DimRole, Operand};
+use crate::build::{Builder, Reuse};
+use crate::finish::origins;
+use crate::flatten::Flat;
+use crate::{BufRole, Def, KBufId, KernelBuf, ValId};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_expr::{Expr, Sym};
+use inrush_loops::{Access, Axis, BlockMask, Body, BufId, Stmt, Tables};
+
+/// Operands of an attention, and the blocks of keys that its loop walks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Attention {
+    /// Summed in the product of queries and keys.
+    pub d: Side,
+    /// Columns of values and results.
+    pub n: Side,
+    /// Over y, x and d.
+    pub query: Operand,
+    /// Over y, r and d.
+    pub key: Operand,
+    /// Over y, r and n.
+    pub value: Operand,
+    /// Over y, x and n.
+    pub out: Operand,
+    /// Over y and x: the logarithm of the sum of exponentials, base 2.
+    pub logsumexp: Operand,
+    /// Over y and x: the greatest score times log2(e).
+    pub max: Operand,
+    pub blocks: Option<Blocks>,
+}
+
+/// An axis that only operands have, held whole by each program.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Side {
+    pub sym: Sym,
+    pub extent: Expr,
+    /// A power of two, at least the extent.
+    pub block: i64,
+    /// The block is the extent: no mask is needed.
+    pub exact: bool,
+}
+
+/// Blocks of keys that rows attend to. A program's rows are of one row of blocks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Blocks {
+    pub rows: i64,
+    pub keys: i64,
+    /// Blocks of which the scores tell which keys are kept.
+    pub partial: List,
+    /// Blocks that are kept whole.
+    pub full: Option<List>,
+}
+
+/// How many blocks a row of blocks has, and which.
+#[derive(Clone, PartialEq, Debug)]
+pub struct List {
+    /// Over y and x.
+    pub count: Operand,
+    /// Over y, x and `position`.
+    pub index: Operand,
+    pub position: Sym,
+    pub extent: Expr,
+}
+
+impl Attention {
+    /// Returns what the program reads and writes apart from the items.
+    pub fn operands(&self) -> Vec<&Operand> {
+        let mut out = vec![&self.query, &self.key, &self.value];
+        for l in self.blocks.iter().flat_map(Blocks::lists) {
+            out.extend([&l.count, &l.index]);
+        }
+        out.extend(self.results());
+        out
+    }
+
+    /// Returns what the program writes.
+    pub fn results(&self) -> [&Operand; 3] {
+        [&self.out, &self.logsumexp, &self.max]
+    }
+}
+
+impl Blocks {
+    /// Returns the lists: partial blocks first.
+    pub fn lists(&self) -> impl Iterator<Item = &List> {
+        [&self.partial].into_iter().chain(&self.full)
+    }
+}
+
+/// Makes the block program of an attention.
+///
+/// # Errors
+/// Refuses `f64`, sizes of heads that are unknown or too large, and scores that read the product from memory.
+pub fn block_attention(
+    tables: Tables,
+    a: &inrush_loops::Attention,
+    context: &Context,
+) -> Result<Block> {
+    let ex = tables.exprs;
+    let Some(gpu) = &context.caps.gpu else {
+        return Err(Error::internal("block programs are for GPUs"));
+    };
+    if a.product.is_some() {
+        return Err(Error::unsupported(
+            "an attention whose scores read the product of other rows or keys",
+        ));
+    }
+    let dtype = tables.buffers[a.query.buf.index()].dtype;
+    if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32) {
+        return Err(Error::unsupported(format!(
+            "an attention of {dtype} on a GPU"
+        )));
+    }
+    let size = |axis: Axis| {
+        (ex.as_int(axis.size))
+            .ok_or_else(|| Error::unsupported("an attention of unknown head sizes"))
+    };
+    let mut shape = AttentionShape {
+        rows: ex.hint(a.m.size).max(1),
+        keys: ex.hint(a.k.size).max(1),
+        features: size(a.d)?,
+        columns: size(a.n)?,
+        bytes: dtype.size() as i64,
+        block: a.blocks.as_ref().map(|b| (b.rows, b.keys)),
+        shared: i64::from(gpu.shared_bytes),
+        loads_tiles: false,
+    };
+    let block = with_shape(tables, a, context, &shape)?;
+    let tile = 1 << ROWS | 1 << KEYS;
+    let mut values = block.values.iter().zip(&block.shapes);
+    shape.loads_tiles =
+        values.any(|(v, shape)| matches!(v.def, Def::Load { .. }) && shape & tile == tile);
+    if shape.loads_tiles {
+        with_shape(tables, a, context, &shape)
+    } else {
+        Ok(block)
+    }
+}
+
+/// The dimension of rows and that of keys among the block's.
+const ROWS: usize = 1;
+const KEYS: usize = 2;
+
+/// Makes the block program with the tile for `shape`.
+fn with_shape(
+    tables: Tables,
+    a: &inrush_loops::Attention,
+    context: &Context,
+    shape: &AttentionShape,
+) -> Result<Block> {
+    let ex = tables.exprs;
+    let tile = sizes::attention(shape)?;
+    let flattened = flatten(tables, a)?;
+    let builder = Builder::with(&flattened.flat, &[], Reuse::Streamed)?;
+    let dim = |axis: Axis, role: DimRole, block: i64| Dim {
+        sym: axis.sym,
+        extent: axis.size,
+        role,
+        block,
+        exact: exact(ex, axis.size, block, role),
+    };
+    // The last listed block may reach beyond the last key by several steps.
+    let keys = a.blocks.as_ref().map_or(tile.r, |b| b.keys);
+    let dims = vec![
+        dim(flattened.batch, DimRole::Grid, 1),
+        dim(a.m, DimRole::Grid, tile.x),
+        Dim {
+            exact: exact(ex, a.k.size, keys, DimRole::Looped),
+            ..dim(a.k, DimRole::Looped, tile.r)
+        },
+    ];
+    let own = origins(std::slice::from_ref(&a.scores));
+    let mut block = finish(&builder, dims, own, tile.warps, context)?;
+    attend(&mut block)?;
+    let mut offsets = flattened.offsets.into_iter();
+    let mut next = |block: &mut Block, role: BufRole| -> Operand {
+        let (buf, offset) = offsets.next().expect("one for each access");
+        let buf = argument(tables, block, buf, role);
+        Operand { buf, offset }
+    };
+    let [query, key, value] = [0; 3].map(|_| next(&mut block, BufRole::In));
+    let mut list = |block: &mut Block, position: Axis| List {
+        count: next(block, BufRole::In),
+        index: next(block, BufRole::In),
+        position: position.sym,
+        extent: position.size,
+    };
+    let blocks = a.blocks.as_ref().map(|b| Blocks {
+        rows: b.rows,
+        keys: b.keys,
+        partial: list(&mut block, b.partial.position),
+        full: b.full.as_ref().map(|l| list(&mut block, l.position)),
+    });
+    let [out, logsumexp, max] = [0; 3].map(|_| next(&mut block, BufRole::Out));
+    let side = |axis: Axis, n: i64| Side {
+        sym: axis.sym,
+        extent: axis.size,
+        block: sizes::side(n),
+        exact: sizes::side(n) == n,
+    };
+    block.attention = Some(Attention {
+        d: side(a.d, shape.features),
+        n: side(a.n, shape.columns),
+        query,
+        key,
+        value,
+        out,
+        logsumexp,
+        max,
+        blocks,
+    });
+    block.stages = tile.stages;
+    set_arguments(ex, &mut block);
+    renumber(&mut block);
+    Ok(block)
+}
+
+/// The scores and accesses of an attention over flat memory.
+struct Flattened<'a> {
+    flat: Flat<'a>,
+    /// The only axis of the batch.
+    batch: Axis,
+    /// Buffers and offsets of operands, lists and results.
+    offsets: Vec<(BufId, Expr)>,
+}
+
+/// Makes one index of the batch axes. Accesses are bodies meanwhile, so that all see the same indices.
+fn flatten<'a>(tables: Tables<'a>, a: &inrush_loops::Attention) -> Result<Flattened<'a>> {
+    let ex = tables.exprs;
+    let outer: Vec<Axis> = a.batch.iter().chain([&a.m]).copied().collect();
+    let positions = a
+        .blocks
+        .iter()
+        .flat_map(BlockMask::lists)
+        .map(|l| l.position);
+    let all: Vec<Axis> = (outer.iter().copied())
+        .chain([a.k, a.d, a.n])
+        .chain(positions)
+        .collect();
+    let at = |axes: &[Axis]| axes.iter().map(|x| ex.sym_expr(x.sym)).collect();
+    let result = |buf: BufId, axes: &[Axis]| Access {
+        buf,
+        coords: at(axes),
+    };
+    let columns: Vec<Axis> = outer.iter().copied().chain([a.n]).collect();
+    let results = [
+        result(a.out, &columns),
+        result(a.logsumexp, &outer),
+        result(a.max, &outer),
+    ];
+    let accesses: Vec<&Access> = a.accesses().chain(&results).collect();
+    let mut bodies = vec![a.scores.clone()];
+    bodies.extend(accesses.iter().map(|x| Body {
+        axes: all.clone(),
+        outer: outer.len(),
+        stmts: vec![Stmt::Load {
+            buf: x.buf,
+            coords: x.coords.clone(),
+            mask: None,
+            fill: Scalar::Int(0),
+        }],
+        origins: Default::default(),
+    }));
+    let mut flat = Flat::new(tables, &outer, &bodies)?;
+    let batch = match a.batch.as_slice() {
+        [] => flat.fresh(ex.int(1)),
+        axes => linearize(&mut flat, axes, &|_| true),
+    };
+    set_shared(&mut flat, vec![batch, a.m]);
+    let offsets = (flat.bodies[1..].iter())
+        .map(|b| match &b.stmts[0] {
+            Stmt::Load { buf, coords, .. } => (*buf, coords[0]),
+            _ => unreachable!("made above"),
+        })
+        .collect();
+    flat.bodies.truncate(1);
+    Ok(Flattened {
+        flat,
+        batch,
+        offsets,
+    })
+}
+
+/// Replaces the stores of score and mask, which are names only, by the item that takes them in.
+fn attend(block: &mut Block) -> Result<()> {
+    let mut stored: Vec<(KBufId, ValId)> = Vec::new();
+    let mut body = Vec::new();
+    for item in std::mem::take(&mut block.items) {
+        let items = match item {
+            BlockItem::Loop(w) => w.body,
+            BlockItem::Let(_) => {
+                block.items.push(item);
+                continue;
+            }
+            item => vec![item],
+        };
+        for item in items {
+            match item {
+                BlockItem::Store(s) => stored.push((s.buf, s.value)),
+                item => body.push(item),
+            }
+        }
+    }
+    let [(_, score), keep @ ..] = stored.as_slice() else {
+        return Err(Error::internal("an attention without a score"));
+    };
+    let keep = keep.first().map(|k| k.1);
+    body.push(BlockItem::Attend {
+        score: *score,
+        keep,
+    });
+    block
+        .items
+        .push(BlockItem::Loop(super::Walk { body, back: false }));
+    // The stored buffers are names only: others move up.
+    let gone: Vec<usize> = stored.iter().map(|s| s.0.index()).collect();
+    for v in &mut block.values {
+        if let Def::Load { buf, .. } = &mut v.def {
+            let at = buf.index();
+            if gone.contains(&at) {
+                return Err(Error::internal("scores that are read from memory"));
+            }
+            *buf = KBufId::from_index(at - gone.iter().filter(|g| **g < at).count());
+        }
+    }
+    let mut at = 0;
+    block.buffers.retain(|_| {
+        at += 1;
+        !gone.contains(&(at - 1))
+    });
+    Ok(())
+}
+
+/// Returns the argument for a buffer that the program accesses apart from its items.
+fn argument(tables: Tables, block: &mut Block, buf: BufId, role: BufRole) -> KBufId {
+    if let Some(at) = block.buffers.iter().position(|b| b.buf == buf) {
+        return KBufId::from_index(at);
+    }
+    block.buffers.push(KernelBuf {
+        buf,
+        dtype: tables.buffers[buf.index()].dtype,
+        role,
+    });
+    KBufId::from_index(block.buffers.len() - 1)
+}

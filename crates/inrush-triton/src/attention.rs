@@ -1,0 +1,404 @@
+//! The loop of an attention: tiles of scores, an online softmax, a weighted sum of values.
+//!
+//! ```text
+//! query = tl.load(in_ptr0 + ..)                        [XBLOCK, DBLOCK]
+//! for roffset in tl.range(0, 4096, RBLOCK):            or over the blocks that a mask lists
+//!     key = tl.load(in_ptr1 + ..)                      [DBLOCK, RBLOCK]
+//!     product = tl.dot(query, key)
+//!     t0 = product * 0.125                             the items of the loop
+//!     new = tl.maximum(top, tl.max(t0, 1) * log2(e))
+//!     p = tl.exp2(t0 * log2(e) - new[:, None])
+//!     ..
+//!     acc = tl.dot(p, value, acc * f[:, None])
+//! ```
+//!
+//! Steps that are whole and steps that reach beyond the last key are written apart, and so are blocks that are kept whole and
+//! blocks with a mask: only the second of each compare.
+
+use crate::function::Emitter;
+use crate::types;
+use inrush_base::{DType, Error, Result};
+use inrush_expr::Expr;
+use inrush_kernel::block::{Attention, BlockItem, List, Operand};
+use inrush_kernel::{Def, ValId};
+use inrush_loops::ScalarOp;
+use rustc_hash::FxHashSet;
+
+/// The dimension of rows and that of keys among the block's.
+const ROWS: usize = 1;
+const KEYS: usize = 2;
+
+/// How much of a step's tile is known to take part.
+#[derive(Copy, Clone)]
+struct Step {
+    /// No key is beyond the last one.
+    whole: bool,
+    /// All keys are kept, whatever the scores' mask says.
+    full: bool,
+}
+
+impl Emitter<'_> {
+    /// Writes the program of an attention after its header.
+    pub(crate) fn attention(&mut self, a: &Attention) -> Result<()> {
+        let items = &self.block.items;
+        let mut body: &[BlockItem] = &[];
+        self.line("d = tl.arange(0, DBLOCK)");
+        self.line("n = tl.arange(0, NBLOCK)");
+        for item in items {
+            match item {
+                BlockItem::Let(v) => self.define(*v)?,
+                BlockItem::Loop(w) => body = &w.body,
+                _ => return Err(Error::internal("an attention with items of its own")),
+            }
+        }
+        let d = self.names_of(a.d.sym, "d[None, :]");
+        let masks = [
+            self.mask(1 << ROWS),
+            d.filter(|_| !a.d.exact)
+                .map(|d| format!("({d} < {})", self.show(a.d.extent))),
+        ];
+        self.tile_load("query", &a.query, "[XBLOCK, DBLOCK]", &masks)?;
+        self.line("top = tl.full([XBLOCK], float(\"-inf\"), tl.float32)");
+        self.line("total = tl.zeros([XBLOCK], tl.float32)");
+        self.line("acc = tl.zeros([XBLOCK, NBLOCK], tl.float32)");
+        match &a.blocks {
+            None => self.all_keys(a, body)?,
+            Some(b) => {
+                self.line("row = xpid * XBLOCK");
+                for (k, l) in b.lists().enumerate().collect::<Vec<_>>().into_iter().rev() {
+                    self.listed_keys(a, body, l, b.keys, k == 1)?;
+                }
+            }
+        }
+        self.results(a)
+    }
+
+    /// Has `name` stand for a symbol from here on.
+    fn names_of(&mut self, sym: inrush_expr::Sym, name: &str) -> Option<String> {
+        self.names.symbols.insert(sym, name.into());
+        Some(name.into())
+    }
+
+    /// The text of an extent, which is known by now.
+    fn show(&self, e: Expr) -> String {
+        self.offset(e).unwrap_or_default()
+    }
+
+    /// Walks all keys. The last step is written apart if it may be partial.
+    fn all_keys(&mut self, a: &Attention, body: &[BlockItem]) -> Result<()> {
+        let d = self.block.dims[KEYS];
+        let extent = self.offset(d.extent)?;
+        let whole = Step {
+            whole: true,
+            full: false,
+        };
+        if d.exact {
+            self.line(format!("for roffset in tl.range(0, {extent}, RBLOCK):"));
+            return self.indented(|e| e.key_step(a, body, whole));
+        }
+        if self.exprs.range(d.extent).hi >= d.block {
+            let end = format!("{extent} // RBLOCK * RBLOCK");
+            self.line(format!("for roffset in tl.range(0, {end}, RBLOCK):"));
+            self.indented(|e| e.key_step(a, body, whole))?;
+        }
+        self.line(format!("roffset = {extent} // RBLOCK * RBLOCK"));
+        let partial = Step {
+            whole: false,
+            full: false,
+        };
+        self.key_step(a, body, partial)
+    }
+
+    /// Walks the blocks of keys of a list. The next block is loaded a step ahead.
+    fn listed_keys(
+        &mut self,
+        a: &Attention,
+        body: &[BlockItem],
+        list: &List,
+        keys: i64,
+        full: bool,
+    ) -> Result<()> {
+        let x = self.block.dims[ROWS].sym;
+        let r = self.block.dims[KEYS];
+        let rows = self.names.symbols.insert(x, "row".into());
+        let (count, index) = (self.buffer(list.count.buf), self.buffer(list.index.buf));
+        let offset = self.offset(list.count.offset)?;
+        self.line(format!("count = tl.load({count} + ({offset}))"));
+        self.names_of(list.position, "0");
+        let first = self.offset(list.index.offset)?;
+        self.names_of(list.position, "position");
+        let next = self.offset(list.index.offset)?;
+        if let Some(rows) = rows {
+            self.names.symbols.insert(x, rows);
+        }
+        self.line(format!("block = tl.load({index} + ({first}))"));
+        let per = keys / r.block;
+        let (steps, ahead) = match per {
+            1 => ("count".to_string(), "step + 1".to_string()),
+            n => (format!("count * {n}"), format!("(step + 1) // {n}")),
+        };
+        self.line(format!("for step in tl.range(0, {steps}):"));
+        self.indented(|e| {
+            e.line(match per {
+                1 => format!("roffset = tl.multiple_of(block * {keys}, RBLOCK)"),
+                n => format!(
+                    "roffset = tl.multiple_of(block * {keys} + step % {n} * RBLOCK, RBLOCK)"
+                ),
+            });
+            e.line(format!("position = tl.minimum({ahead}, count - 1)"));
+            e.line(format!("block = tl.load({index} + ({next}))"));
+            let step = Step {
+                whole: r.exact,
+                full,
+            };
+            e.key_step(a, body, step)
+        })
+    }
+
+    /// Writes one step: the product, the items, the softmax.
+    fn key_step(&mut self, a: &Attention, body: &[BlockItem], step: Step) -> Result<()> {
+        let r = self.block.dims[KEYS];
+        let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
+        self.line(format!(
+            "r = (roffset + tl.arange(0, RBLOCK)[None, :]){wide}"
+        ));
+        if !step.whole {
+            let extent = self.offset(r.extent)?;
+            self.line(format!("rmask = r < {extent}"));
+        }
+        self.state.whole_step = step.whole;
+        self.names_of(a.d.sym, "d[:, None]");
+        let of_d = format!("(d[:, None] < {})", self.show(a.d.extent));
+        let masks = [self.mask(1 << KEYS), (!a.d.exact).then_some(of_d)];
+        self.tile_load("key", &a.key, "[DBLOCK, RBLOCK]", &masks)?;
+        let precision = self.precision(a);
+        self.line(format!("product = tl.dot(query, key{precision})"));
+        let Some(BlockItem::Attend { score, keep }) = body.last() else {
+            return Err(Error::internal("an attention without scores"));
+        };
+        let keep = keep.filter(|_| !step.full);
+        let loads = self.state.loads_left.clone();
+        let (score, factor) = self.scaled(*score);
+        let needed = self.needed(score, keep);
+        for item in body {
+            if let BlockItem::Let(v) = item
+                && needed.contains(v)
+            {
+                self.define(*v)?;
+            }
+        }
+        self.state.loads_left = loads;
+        self.softmax(score, keep, factor)?;
+        self.weighted_sum(a, step)?;
+        self.state.whole_step = false;
+        Ok(())
+    }
+
+    /// Takes the scores of a step into `top`, the greatest so far, and `total`, both in powers of two.
+    fn softmax(&mut self, score: ValId, keep: Option<ValId>, factor: f64) -> Result<()> {
+        let shape = 1 << ROWS | 1 << KEYS;
+        let have = self.block.shapes[score.index()];
+        let mut scores = self.spread(self.text(score)?, have, shape);
+        let mut masks: Vec<String> = self.mask(1 << KEYS).into_iter().collect();
+        if let Some(k) = keep {
+            masks.push(self.text(k)?);
+        }
+        if !masks.is_empty() {
+            scores = format!("tl.where({}, {scores}, float(\"-inf\"))", masks.join(" & "));
+        }
+        let factor = types::literal(inrush_base::Scalar::Float(factor), DType::F32);
+        for line in [
+            format!("scores = {scores}"),
+            format!("new = tl.maximum(top, tl.max(scores, 1) * {factor})"),
+            // A row without kept keys so far has nothing to subtract.
+            "shift = tl.where(new == float(\"-inf\"), 0.0, new)".to_string(),
+            format!("p = tl.exp2(scores * {factor} - shift[:, None])"),
+            "f = tl.exp2(top - shift)".to_string(),
+            "total = total * f + tl.sum(p, 1)".to_string(),
+            "top = new".to_string(),
+        ] {
+            self.line(line);
+        }
+        Ok(())
+    }
+
+    /// Adds the values of a step, weighted by `p`.
+    fn weighted_sum(&mut self, a: &Attention, step: Step) -> Result<()> {
+        let r = self.block.dims[KEYS];
+        let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
+        self.line(format!(
+            "rt = (roffset + tl.arange(0, RBLOCK)[:, None]){wide}"
+        ));
+        let before = self.names.symbols.insert(r.sym, "rt".into());
+        self.names_of(a.n.sym, "n[None, :]");
+        let of_r = format!("(rt < {})", self.show(r.extent));
+        let of_n = format!("(n[None, :] < {})", self.show(a.n.extent));
+        let masks = [(!step.whole).then_some(of_r), (!a.n.exact).then_some(of_n)];
+        self.tile_load("value", &a.value, "[RBLOCK, NBLOCK]", &masks)?;
+        if let Some(name) = before {
+            self.names.symbols.insert(r.sym, name);
+        }
+        let dtype = types::name(self.block.buffers[a.value.buf.index()].dtype)?;
+        let precision = self.precision(a);
+        self.line(format!(
+            "acc = tl.dot(p.to(tl.{dtype}), value, acc * f[:, None]{precision})"
+        ));
+        Ok(())
+    }
+
+    /// Writes the results. A row without kept keys is zero.
+    fn results(&mut self, a: &Attention) -> Result<()> {
+        self.names_of(a.n.sym, "n[None, :]");
+        let of_n = format!("(n[None, :] < {})", self.show(a.n.extent));
+        let rows = self.mask(1 << ROWS);
+        self.line("empty = total == 0.0");
+        self.line("out = acc / tl.where(empty, 1.0, total)[:, None]");
+        self.line("logsumexp = tl.where(empty, float(\"-inf\"), top + tl.log2(total))");
+        for (value, o, shape, mask) in [
+            (
+                "out",
+                &a.out,
+                "[XBLOCK, NBLOCK]",
+                (!a.n.exact).then_some(of_n),
+            ),
+            ("logsumexp[:, None]", &a.logsumexp, "[XBLOCK, 1]", None),
+            ("top[:, None]", &a.max, "[XBLOCK, 1]", None),
+        ] {
+            let pointer = self.buffer(o.buf);
+            let offset = self.spread_offset(o.offset, shape)?;
+            let masks: Vec<String> = rows.clone().into_iter().chain(mask).collect();
+            let mask = if masks.is_empty() {
+                String::new()
+            } else {
+                format!(", {}", masks.join(" & "))
+            };
+            self.line(format!("tl.store({pointer} + {offset}, {value}{mask})"));
+        }
+        Ok(())
+    }
+
+    /// Loads a tile of an operand; what the masks leave out is zero.
+    fn tile_load(
+        &mut self,
+        name: &str,
+        o: &Operand,
+        shape: &str,
+        masks: &[Option<String>],
+    ) -> Result<()> {
+        let pointer = self.buffer(o.buf);
+        let offset = self.spread_offset(o.offset, shape)?;
+        let masks: Vec<String> = masks.iter().flatten().cloned().collect();
+        let mask = if masks.is_empty() {
+            String::new()
+        } else {
+            format!(", {}, other=0.0", masks.join(" & "))
+        };
+        self.line(format!("{name} = tl.load({pointer} + {offset}{mask})"));
+        Ok(())
+    }
+
+    /// An offset over all of a tile.
+    fn spread_offset(&self, offset: Expr, shape: &str) -> Result<String> {
+        let wide = if self.block.wide { "int64" } else { "int32" };
+        Ok(match self.exprs.as_int(offset) {
+            Some(v) => format!("tl.full({shape}, {v}, tl.{wide})"),
+            None => format!("tl.broadcast_to({}, {shape})", self.offset(offset)?),
+        })
+    }
+
+    /// Returns the argument that keeps products of float32 from being rounded to tf32.
+    fn precision(&self, a: &Attention) -> &'static str {
+        match self.block.buffers[a.query.buf.index()].dtype {
+            DType::F32 => ", input_precision=\"ieee\"",
+            _ => "",
+        }
+    }
+
+    /// Returns a score without a constant factor that it ends with, and the factor times log2(e): one multiplication for each
+    /// element instead of two.
+    fn scaled(&self, score: ValId) -> (ValId, f64) {
+        let log2 = std::f64::consts::LOG2_E;
+        if let Def::Op {
+            op: ScalarOp::Mul,
+            args,
+        } = &self.block.value(score).def
+        {
+            for (v, c) in [(args[0], args[1]), (args[1], args[0])] {
+                if let Some(c) = self.constant(c).map(|c| c.as_f64())
+                    && (1e-30..1e30).contains(&c)
+                    && self.constant(v).is_none()
+                {
+                    return (v, c * log2);
+                }
+            }
+        }
+        (score, log2)
+    }
+
+    /// Returns the values that the score and the mask are computed from.
+    fn needed(&self, score: ValId, keep: Option<ValId>) -> FxHashSet<ValId> {
+        let mut out = FxHashSet::default();
+        let mut todo: Vec<ValId> = keep.into_iter().chain([score]).collect();
+        while let Some(v) = todo.pop() {
+            if !out.insert(v) {
+                continue;
+            }
+            let def = &self.block.value(v).def;
+            todo.extend(def.operands());
+            let syms = def
+                .expr()
+                .map(|e| self.exprs.free_syms(e))
+                .unwrap_or_default();
+            let indices =
+                self.block.values.iter().enumerate().filter(
+                    |(_, v)| matches!(v.def, Def::Indirect { sym, .. } if syms.contains(&sym)),
+                );
+            todo.extend(indices.map(|(k, _)| ValId::from_index(k)));
+        }
+        out
+    }
+}
+
+/// Finds positions of an attention that need no 64 bits: they fit 32, and are only compared with each other or with numbers
+/// that do, or converted to floats. Each would take two instructions or more for every score.
+pub(crate) fn narrow_positions(e: &Emitter) -> FxHashSet<ValId> {
+    let block = e.block;
+    if block.attention.is_none() || block.wide {
+        return FxHashSet::default();
+    }
+    let values = || (0..block.values.len()).map(ValId::from_index);
+    let fits = |v: ValId| match &block.value(v).def {
+        Def::Index(x) => block.value(v).dtype == DType::I64 && e.fits(*x),
+        _ => false,
+    };
+    let number = |v: ValId| {
+        let small = |c: inrush_base::Scalar| i32::try_from(c.as_i64()).is_ok();
+        e.constant(v).is_some_and(small)
+    };
+    let mut out: FxHashSet<ValId> = values().filter(|v| fits(*v)).collect();
+    // A position that one reader needs wide is wide, and so is one that it is compared with.
+    loop {
+        let before = out.len();
+        for v in values() {
+            let def = &block.value(v).def;
+            let takes = match def {
+                Def::Cast { to, .. } => to.is_float(),
+                Def::Op { op, args } if compares(*op) => {
+                    args.iter().all(|a| out.contains(a) || number(*a))
+                }
+                _ => false,
+            };
+            if !takes {
+                def.operands().iter().for_each(|a| _ = out.remove(a));
+            }
+        }
+        if out.len() == before {
+            return out;
+        }
+    }
+}
+
+fn compares(op: ScalarOp) -> bool {
+    use ScalarOp::{Eq, Ge, Gt, Le, Lt, Ne};
+    matches!(op, Eq | Ge | Gt | Le | Lt | Ne)
+}

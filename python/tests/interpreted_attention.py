@@ -1,0 +1,102 @@
+"""`flex_attention` compiled for a GPU, its kernels in Triton's interpreter, against eager in float64.
+
+Run by `test_flex_attention.py` in a process of its own, since Triton reads at its import whether it interprets. Prints a line of JSON for
+each case: `{"name", "called", "kernels", "error", "eager"}`.
+"""
+
+import json
+import os
+import random
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+os.environ["INRUSH_INTERPRET"] = "cuda:h100"
+
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import inrush
+
+ROUNDING = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def functions(rows, keys, heads):
+    """Score and mask functions by name, with what they read."""
+    slopes, table = torch.rand(heads), torch.randn(rows, keys)
+    groups = torch.arange(max(rows, keys)) // 13
+    scores = {
+        "none": None,
+        "distance": lambda s, b, h, i, j: s + 0.05 * (j - i),
+        "slopes": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
+        "table": lambda s, b, h, i, j: s + table[i, j],
+        "cap": lambda s, b, h, i, j: 5 * torch.tanh(s / 5) + b,
+        "hole": lambda s, b, h, i, j: torch.where((i + j) % 3 == 0, -float("inf"), s),
+    }
+    masks = {
+        "none": None,
+        "causal": lambda b, h, i, j: i >= j,
+        "window": lambda b, h, i, j: (i >= j) & (i - j < 9),
+        "documents": lambda b, h, i, j: groups[i] == groups[j],
+        "heads": lambda b, h, i, j: (j + h) % 2 == 0,
+        "nothing": lambda b, h, i, j: i < 0,
+        "prefix": lambda b, h, i, j: (j < 5) | (i == j),
+    }
+    return scores, masks
+
+
+def case(name, shape, dtype, score, mask, groups=1, columns=None, turned=False, block=16):
+    """Runs one attention."""
+    batch, heads, rows, keys, features = shape
+    scores, masks = functions(rows, keys, heads)
+    make = lambda h, n, d: torch.randn(batch, n, h, d).transpose(1, 2) if turned else torch.randn(batch, h, n, d)
+    sizes = [(heads, rows, features), (heads // groups, keys, features), (heads // groups, keys, columns or features)]
+    inputs = [make(*s).to(dtype) for s in sizes]
+    listed = None if masks[mask] is None else create_block_mask(masks[mask], None, None, rows, keys, device="cpu", BLOCK_SIZE=block)
+    f = lambda q, k, v: flex_attention(q, k, v, score_mod=scores[score], block_mask=listed, enable_gqa=groups > 1, return_lse=True)
+    torch._dynamo.reset()
+    got = torch.compile(f, backend="inrush", options={"strict": True, "cache": False})(*inputs)
+    report = inrush.last_compile().graphs[-1]
+    wide = f(*[x.double() for x in inputs])
+    eager = f(*inputs)
+    error = lambda out: max((x.double() - y).abs().nan_to_num(posinf=0.0).max().item() for x, y in zip(out, wide))
+    same_lines = all(((a == -float("inf")) == (b == -float("inf"))).all() for a, b in zip(got, wide))
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "called": {c.op: c.reason for c in report.calls},
+                "kernels": report.kernels,
+                "error": error(got) if same_lines else float("inf"),
+                "bound": 2 * error(eager) + ROUNDING[dtype] * max(1.0, wide[0].abs().max().item()),
+                "layout": got[0].stride() == eager[0].stride() and got[0].dtype == eager[0].dtype,
+            }
+        ),
+        flush=True,
+    )
+
+
+def main():
+    torch.manual_seed(0)
+    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+    case("plain", (1, 2, 32, 32, 16), f32, "none", "none")
+    case("causal", (2, 2, 48, 48, 16), f16, "none", "causal")
+    case("distance, causal", (1, 2, 40, 40, 32), bf16, "distance", "causal")
+    case("table, odd lengths", (1, 2, 21, 37, 16), f32, "table", "none")
+    case("slopes, window", (1, 4, 50, 50, 16), f32, "slopes", "window")
+    case("documents, grouped heads", (1, 4, 41, 41, 16), f16, "none", "documents", groups=2)
+    case("masks by head", (1, 3, 20, 33, 16), f32, "cap", "heads")
+    case("rows without keys", (1, 1, 20, 20, 16), f32, "none", "nothing")
+    case("scores without keys", (1, 1, 20, 20, 16), f32, "hole", "prefix")
+    case("transposed, other values", (1, 2, 33, 20, 24), f32, "none", "none", columns=40, turned=True)
+    case("blocks of 32", (1, 1, 70, 70, 16), f32, "none", "prefix", block=32)
+    case("blocks of 24", (1, 1, 40, 40, 16), f32, "none", "causal", block=24)
+    draw = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    for k in range(int(sys.argv[2]) if len(sys.argv) > 2 else 8):
+        groups, heads = draw.choice([1, 1, 2, 3]), draw.choice([1, 2])
+        shape = (draw.choice([1, 2]), heads * groups, draw.randint(1, 45), draw.randint(1, 45), draw.choice([16, 20, 32]))
+        score, mask = draw.choice(["none", "distance", "slopes", "table", "cap", "hole"]), draw.choice(["none", "causal", "window", "documents", "heads", "prefix"])
+        case(f"drawn {k}: {shape} {score} {mask}", shape, draw.choice([f16, bf16, f32]), score, mask, groups, draw.choice([None, 16, 18]), draw.random() < 0.3)
+
+
+if __name__ == "__main__":
+    main()

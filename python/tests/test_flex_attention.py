@@ -1,0 +1,41 @@
+"""`flex_attention` for a GPU, without one: see `interpreted_attention.py`."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    script = os.path.join(os.path.dirname(__file__), "interpreted_attention.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=1200)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0 and rows, done.stderr[-3000:]
+    return {r["name"]: r for r in rows}
+
+
+def test_results_are_as_exact_as_those_of_eager(rows):
+    failed = [f"{r['name']}: {r['error']:.2e} over {r['bound']:.2e}" for r in rows.values() if not r["error"] <= r["bound"]]
+    assert not failed, "\n".join(failed)
+
+
+def test_results_have_the_strides_of_eager(rows):
+    assert not [r["name"] for r in rows.values() if not r["layout"]]
+
+
+def test_one_kernel_holds_all(rows):
+    for r in rows.values():
+        if r["name"] != "blocks of 24":
+            assert not r["called"], r
+            assert sum("attention" in k for k in r["kernels"]) == 1, r
+
+
+def test_what_is_refused_is_called_with_a_reason(rows):
+    called = rows["blocks of 24"]["called"]
+    assert "a mask with blocks of 24 by 24" in called["inrush.attention.default"], called
