@@ -161,6 +161,7 @@ pub(crate) fn inline(
         deps: &deps,
         uses: &uses,
         operand_of: &operand_of,
+        scores: &scores_points(loops, &nodes, &deps),
         options,
         tiles,
     };
@@ -181,6 +182,30 @@ pub(crate) fn inline(
     let mut out = inlining.build_all(&loops.exprs, nodes, weight, options.threads);
     drop_dead(loops, &mut out);
     loops.nodes = out;
+}
+
+/// By node: how many scores a head has, for attentions and for what nothing but their scores is computed from.
+fn scores_points(loops: &Loops, nodes: &[Node], deps: &Deps) -> Vec<Option<i64>> {
+    let mut out: Vec<Option<i64>> = vec![None; nodes.len()];
+    if !nodes.iter().any(|n| matches!(n, Node::Attention(_))) {
+        return out;
+    }
+    for (k, node) in nodes.iter().enumerate().rev() {
+        out[k] = match node {
+            Node::Attention(a) => Some(points(loops, &[a.m, a.k])),
+            Node::Body(_) => (deps.writes[k].iter()).try_fold(0, |most, b| {
+                let readers = &deps.readers[b.index()];
+                let read = !readers.is_empty() && !deps.output[b.index()];
+                let of = |r: &u32| out[*r as usize].filter(|_| read);
+                readers
+                    .iter()
+                    .try_fold(most, |most: i64, r| Some(most.max(of(r)?)))
+            }),
+            Node::Contraction(_) | Node::Library(_) => None,
+        }
+        .filter(|n| *n > 0);
+    }
+    out
 }
 
 /// Multiplies the extents of axes, at the hints.
@@ -350,6 +375,8 @@ struct Judge<'a> {
     uses: &'a [SmallVec<[Use; 2]>],
     /// By buffer: a contraction reads it as an operand, from memory.
     operand_of: &'a [bool],
+    /// By node: see [`scores_points`].
+    scores: &'a [Option<i64>],
     options: &'a Options,
     /// Programs of a GPU that run at a time; `None` on CPUs.
     tiles: Option<i64>,
@@ -472,6 +499,8 @@ impl Judge<'_> {
         if self.deps.output[buf.index()] {
             return refuse(Reason::IsOutput);
         }
+        // Kept in memory, a value of each row and key would take as much as the scores, which never reach it.
+        let tile = (uses.iter()).all(|u| self.scores[u.node].is_some_and(|n| p.points >= n));
         let mut evals = 0i64;
         let mut alike: SmallVec<[(i64, usize); 4]> = SmallVec::new();
         for u in uses {
@@ -497,7 +526,7 @@ impl Judge<'_> {
                     return refuse(Reason::Overwritten);
                 }
             }
-            if p.at_load && !c.at_load && self.worth_folding(k, infos) {
+            if !tile && p.at_load && !c.at_load && self.worth_folding(k, infos) {
                 return refuse(Reason::RunsAtLoad);
             }
             let same = match alike.iter_mut().find(|(evals, _)| *evals == u.evals) {
@@ -535,11 +564,6 @@ impl Judge<'_> {
                 let c = &infos[u.node];
                 c.indirect && u.evals <= c.points.saturating_mul(MOST_TAPS)
             });
-        // Kept in memory, a value of each row and key would take as much as the scores, which never reach it.
-        let tile = (uses.iter()).all(|u| match &self.nodes[u.node] {
-            Node::Attention(a) => p.points >= points(self.loops, &[a.m, a.k]),
-            _ => false,
-        });
         if !taps && !tile && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
             return refuse(if uses.len() > 1 {
                 Reason::SeveralReaders
@@ -547,7 +571,7 @@ impl Judge<'_> {
                 Reason::RepeatsWork
             });
         }
-        if uses.len() > 1 && !taps && !self.cheap(k, infos, split) {
+        if uses.len() > 1 && !taps && !tile && !self.cheap(k, infos, split) {
             return refuse(Reason::SeveralReaders);
         }
         Ok(buf)
