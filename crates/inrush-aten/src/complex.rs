@@ -6,6 +6,7 @@
 //! Inside PyTorch these operators are called, since [`bind::signature`] does not know them.
 
 use crate::bind::{self, NamedArg};
+use crate::dynamic;
 use crate::schema::Schema;
 use inrush_base::Result;
 use inrush_expr::Exprs;
@@ -142,11 +143,11 @@ pub fn schema(op: &str) -> Option<&'static Schema> {
     SCHEMAS.get(op)
 }
 
-/// Binds arguments as [`bind::bind`] does, and knows the operators of this table too. For importers of programs that are
-/// compiled ahead of time.
+/// Binds arguments as [`bind::bind`] does, and knows the operators of this table and of [`dynamic`] too. For importers of
+/// programs that are compiled ahead of time.
 pub fn bind(exprs: &Exprs, op: &str, given: &[NamedArg]) -> Option<Result<Vec<Arg>>> {
     bind::bind(exprs, op, given).or_else(|| {
-        let schema = schema(op)?;
+        let schema = schema(op).or_else(|| dynamic::schema(op))?;
         Some(bind::bind_schema(exprs, schema, given).map_err(|e| e.in_op(op)))
     })
 }

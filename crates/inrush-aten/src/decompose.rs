@@ -326,6 +326,25 @@ impl Builder<'_> {
         Ok(outs)
     }
 
+    /// Calls an operator of [`crate::dynamic`], whose result has the type that the caller says.
+    pub fn call_dynamic(&mut self, op: &str, args: Vec<Arg>, ty: TensorType) -> ValueId {
+        self.count += 1;
+        let out = ValueId::from_index(self.values.len());
+        let name = numbered(&self.prefix, self.count);
+        self.values.push(Value {
+            name,
+            ty: Type::Tensor(ty),
+        });
+        self.nodes.push(Node {
+            op: op.to_string(),
+            args,
+            outs: vec![out],
+            line: self.line,
+            made_for: None,
+        });
+        out
+    }
+
     /// Returns true for integers and bools, of which indices, divisors and masks of checks
     /// are made.
     fn is_integral(&self, v: ValueId) -> bool {

@@ -14,6 +14,7 @@ pub mod bind;
 pub mod call;
 pub mod complex;
 pub mod decompose;
+pub mod dynamic;
 pub mod example;
 #[cfg(test)]
 mod flat;

@@ -8,6 +8,7 @@ use crate::args::RunArgs;
 use crate::out::say;
 use crate::{compare, io, session};
 use inrush_base::{DType, Error, Result};
+use inrush_program::parts::StepKind;
 use inrush_program::{InputType, Step, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::{Model, Tensor, Value};
@@ -133,7 +134,13 @@ pub struct Counts {
 
 impl Counts {
     pub fn of(model: &Model) -> Counts {
-        let steps = &model.program().steps;
+        let program = model.program();
+        let parts = program.parts.iter().flat_map(|p| &p.steps);
+        let segments = parts.filter_map(|s| match &s.kind {
+            StepKind::Segment(s) => Some(&s.program),
+            _ => None,
+        });
+        let steps: Vec<&Step> = (segments.chain([program])).flat_map(|p| &p.steps).collect();
         let contractions = steps
             .iter()
             .filter(|s| matches!(s, Step::Contract(_)))

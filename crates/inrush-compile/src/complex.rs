@@ -43,6 +43,11 @@ impl Boundary {
         }
     }
 
+    /// Returns true if no input and no output is complex.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+
     /// Gives inputs and outputs of the program their complex types.
     ///
     /// # Errors

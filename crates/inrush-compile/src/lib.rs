@@ -13,6 +13,7 @@ mod gpu;
 mod library;
 mod no_kernels;
 mod partition;
+mod parts;
 pub mod pipeline;
 mod repeat;
 mod same;
@@ -100,6 +101,9 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
+    if parts::are_needed(&graph) {
+        return parts::compile(graph, caps, options, observer);
+    }
     let boundary = complex::Boundary::of(&graph);
     let mut pipeline = Pipeline::new(caps, options, observer);
     let graph = pipeline.planar(graph)?;

@@ -61,6 +61,9 @@ pub struct Cutout {
 /// For results of views: the node, which of its results, and the value that it looks at.
 pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
 
+/// Why a node is called that data decide about.
+pub const READS_DATA: &str = "its sizes or numbers depend on data";
+
 /// Returns true if a node only shows its first argument's storage.
 pub fn is_view(graph: &Graph, node: &Node) -> bool {
     if has(&node.op, Prop::Bitcasts) {
@@ -84,6 +87,18 @@ fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
         (Type::Tensor(from), Type::Tensor(to)) => from.dtype.size() == to.dtype.size(),
         _ => false,
     }
+}
+
+/// The nodes that a program outside of PyTorch calls: those of [`inrush_aten::dynamic`], and views that cannot be made as ones,
+/// which nothing can call there. With the reason.
+pub fn must_call_alone(graph: &Graph) -> BTreeMap<NodeId, String> {
+    let reason = |node: &Node| match inrush_aten::dynamic::find(&node.op) {
+        Some(_) => Some(READS_DATA.to_string()),
+        None => crooked(graph, node),
+    };
+    (graph.nodes.iter().enumerate())
+        .filter_map(|(at, node)| Some((NodeId::from_index(at), reason(node)?)))
+        .collect()
 }
 
 /// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, values that kernels of this GPU
@@ -270,6 +285,7 @@ fn root(views: &Views, mut v: ValueId) -> ValueId {
 /// Pieces in the making.
 struct Cutter<'a> {
     graph: &'a Graph,
+    held: &'a Held,
     /// Views met so far.
     views: Views,
     /// Nodes of the segment under construction, and what they compute.
@@ -288,10 +304,14 @@ enum Placed {
     View(ValueId),
 }
 
-/// Cuts the graph around the nodes in `called`.
-pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>) -> Result<Cut> {
+/// Weights that segments hold themselves: their inputs in the whole graph.
+pub type Held = FxHashMap<ValueId, Input>;
+
+/// Cuts the graph around the nodes in `called`. Weights in `held` are weights of the segments that read them, others are inputs.
+pub fn cut(graph: &Graph, called: &BTreeMap<NodeId, String>, held: &Held) -> Result<Cut> {
     let mut c = Cutter {
         graph,
+        held,
         views: Views::default(),
         open: Vec::new(),
         open_values: FxHashSet::default(),
@@ -434,7 +454,7 @@ impl Cutter<'_> {
             .map(|p| {
                 Ok(match p {
                     Placed::Segment(nodes) => {
-                        Piece::Segment(segment(graph, &self.views, nodes, &wanted))
+                        Piece::Segment(segment(graph, &self.views, nodes, &wanted, self.held))
                     }
                     Placed::Call(n) => Piece::Call(*n),
                     Placed::View(v) => Piece::View {
@@ -452,10 +472,17 @@ impl Cutter<'_> {
 }
 
 /// Builds the graph of a segment.
-fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<ValueId>) -> Cutout {
+fn segment(
+    whole: &Graph,
+    views: &Views,
+    nodes: &[NodeId],
+    wanted: &FxHashSet<ValueId>,
+    held: &Held,
+) -> Cutout {
     let mut b = Builder {
         whole,
         views,
+        held,
         out: Graph {
             name: whole.name.clone(),
             exprs: whole.exprs.clone(),
@@ -489,6 +516,8 @@ fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<Va
         }
     }
     b.symbols();
+    // Weights come first, as importers have them.
+    (b.out.inputs).sort_by_key(|i| matches!(i.kind, InputKind::User { .. }));
     Cutout {
         nodes: b.nodes,
         graph: b.out,
@@ -501,6 +530,7 @@ fn segment(whole: &Graph, views: &Views, nodes: &[NodeId], wanted: &FxHashSet<Va
 struct Builder<'a> {
     whole: &'a Graph,
     views: &'a Views,
+    held: &'a Held,
     out: Graph,
     /// From values of the whole graph to the segment's.
     map: FxHashMap<ValueId, ValueId>,
@@ -547,7 +577,13 @@ impl Builder<'_> {
         }
         if !self.map.contains_key(&at) && !self.own.contains(&at) {
             let new = self.value(at);
-            if !matches!(self.whole.value(at).ty, Type::Int(_)) {
+            if let Some(weight) = self.held.get(&at) {
+                let weight = Input {
+                    value: new,
+                    ..weight.clone()
+                };
+                self.out.inputs.push(weight);
+            } else if !matches!(self.whole.value(at).ty, Type::Int(_)) {
                 let index = self.inputs.len();
                 self.inputs.push(at);
                 self.out
@@ -615,13 +651,13 @@ impl Builder<'_> {
         }
         syms.sort();
         syms.dedup();
-        for s in syms {
+        for (k, s) in syms.into_iter().enumerate() {
             let value = ValueId::from_index(self.out.values.len());
             self.out.values.push(Value {
                 name: format!("size_{}", self.whole.exprs.sym_info(s).name),
                 ty: Type::Int(self.whole.exprs.sym_expr(s)),
             });
-            let index = self.out.inputs.len();
+            let index = self.inputs.len() + k;
             self.out
                 .inputs
                 .push(Input::new(value, InputKind::User { index }));

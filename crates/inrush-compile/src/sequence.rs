@@ -27,7 +27,7 @@ use crate::{Code, Options, Pipeline, Refusals, Retile, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
-use inrush_graph::{Graph, NodeId, OutputValue, Type, ValueId};
+use inrush_graph::{Graph, InputKind, NodeId, OutputKind, OutputValue, Type, ValueId};
 use inrush_passes::Source;
 use inrush_program::{GpuKernel, Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -170,6 +170,9 @@ pub struct Request {
     pub ints: Vec<Expr>,
     /// Nothing of the graph is kept for gradients.
     pub inference: bool,
+    /// The program runs outside of PyTorch: calls are functions of the runtime, weights belong to the segments that read them, and
+    /// what does not compile is an error.
+    pub alone: bool,
 }
 
 /// Compiles what compiles and calls the rest.
@@ -194,13 +197,19 @@ pub fn compile_sequence(
             (node.outs.iter()).map(move |v| (graph.value(*v).name.as_str(), id))
         })
         .collect();
-    let mut called = partition::must_call(graph, caps.gpu.as_ref());
+    let (mut called, held) = if request.alone {
+        (partition::must_call_alone(graph), held(graph))
+    } else {
+        let called = partition::must_call(graph, caps.gpu.as_ref());
+        (called, partition::Held::default())
+    };
     for (n, node) in graph.nodes.iter().enumerate() {
         let (calls, why) = match caps.gpu {
             Some(_) => (
                 options.libraries.serve(&node.op) && !partition::has_short_rows(graph, node),
                 library::REASON,
             ),
+            None if request.alone => continue,
             // On a CPU only attention is a library's, and only where its scores leave the caches.
             None => (
                 library::attends_beyond_caches(graph, node),
@@ -218,7 +227,7 @@ pub fn compile_sequence(
     }
     let mut units = Units::default();
     let cut = loop {
-        let mut cut = partition::cut(graph, &called)?;
+        let mut cut = partition::cut(graph, &called, &held)?;
         let mut refused = false;
         for piece in &mut cut.pieces {
             let Piece::Segment(s) = piece else { continue };
@@ -231,6 +240,7 @@ pub fn compile_sequence(
                 Ok(unit) => {
                     units.insert(key, unit);
                 }
+                Err(e) if request.alone => return Err(e),
                 Err(e) => {
                     refuse(graph, &mut called, &by_name, &s.nodes, &e, options.strict)?;
                     refused = true;
@@ -250,6 +260,20 @@ pub fn compile_sequence(
         options,
         caps,
     )
+}
+
+/// Returns the weights that no call writes.
+fn held(graph: &Graph) -> partition::Held {
+    let written: FxHashSet<usize> = (graph.outputs.iter())
+        .filter_map(|o| match o.kind {
+            OutputKind::Mutation { input } => Some(input),
+            OutputKind::User { .. } => None,
+        })
+        .collect();
+    (graph.inputs.iter().enumerate())
+        .filter(|(at, i)| !matches!(i.kind, InputKind::User { .. }) && !written.contains(at))
+        .map(|(_, i)| (i.value, i.clone()))
+        .collect()
 }
 
 /// Compiled segments, by their nodes and outputs.
@@ -520,7 +544,7 @@ impl Assembly<'_> {
         Call {
             node: n,
             op: node.op.clone(),
-            reason: (why.cloned()).unwrap_or_else(|| "its sizes or numbers depend on data".into()),
+            reason: (why.cloned()).unwrap_or_else(|| partition::READS_DATA.into()),
             library: why.is_some_and(|why| why == library::REASON),
             outs: node.outs.clone(),
         }

@@ -88,10 +88,10 @@ pub fn wrap(guards: &[Guard], signature: &Signature, plan: &Plan, code: &Code) -
     };
 
     for i in &signature.inputs {
-        out.inputs.push(w.input(i)?);
+        out.inputs.push(input(&mut w.sizes, i)?);
     }
     for g in guards {
-        out.guards.push(w.guard(g)?);
+        out.guards.push(guard(&mut w.sizes, g)?);
     }
     w.buffers(plan, &mut out)?;
     out.arena_bytes = w.optional(plan.memory.arena_bytes)?;
@@ -119,51 +119,53 @@ fn gpu_kernel(k: &program::GpuKernel) -> program::Kernel {
     }
 }
 
+/// Returns an input of the program.
+pub(crate) fn input(sizes: &mut Sizes, i: &SignatureInput) -> Result<program::Input> {
+    let ty = match &i.ty {
+        Type::Tensor(t) => program::InputType::Tensor {
+            dtype: Dt(t.dtype),
+            sizes: sizes.all(&t.sizes)?,
+            strides: sizes.all(&t.strides)?,
+        },
+        Type::Int(e) => program::InputType::Int {
+            value: sizes.of(*e)?,
+        },
+        Type::Constant(v) => program::InputType::Constant { value: (*v).into() },
+        Type::None => program::InputType::Ignored,
+        other => {
+            return Err(Error::unsupported(format!(
+                "input `{}` has a type that a program cannot take: {other:?}",
+                i.name
+            )));
+        }
+    };
+    Ok(program::Input {
+        name: i.name.clone(),
+        ty,
+        reads: match i.reads {
+            GraphReads::Elements => program::Reads::Elements,
+            GraphReads::Memory => program::Reads::Memory,
+            GraphReads::Storage => program::Reads::Storage,
+        },
+    })
+}
+
+/// Returns a guard of the program.
+pub(crate) fn guard(sizes: &mut Sizes, g: &Guard) -> Result<program::Guard> {
+    Ok(program::Guard {
+        relation: match g.relation {
+            GraphRelation::Eq => program::Relation::Eq,
+            GraphRelation::Ne => program::Relation::Ne,
+            GraphRelation::Le => program::Relation::Le,
+            GraphRelation::Lt => program::Relation::Lt,
+        },
+        left: sizes.of(g.left)?,
+        right: sizes.of(g.right)?,
+        why: g.why.clone(),
+    })
+}
+
 impl<'a> Wrap<'a> {
-    fn input(&mut self, i: &SignatureInput) -> Result<program::Input> {
-        let ty = match &i.ty {
-            Type::Tensor(t) => program::InputType::Tensor {
-                dtype: Dt(t.dtype),
-                sizes: self.sizes.all(&t.sizes)?,
-                strides: self.sizes.all(&t.strides)?,
-            },
-            Type::Int(e) => program::InputType::Int {
-                value: self.sizes.of(*e)?,
-            },
-            Type::Constant(v) => program::InputType::Constant { value: (*v).into() },
-            Type::None => program::InputType::Ignored,
-            other => {
-                return Err(Error::unsupported(format!(
-                    "input `{}` has a type that a program cannot take: {other:?}",
-                    i.name
-                )));
-            }
-        };
-        Ok(program::Input {
-            name: i.name.clone(),
-            ty,
-            reads: match i.reads {
-                GraphReads::Elements => program::Reads::Elements,
-                GraphReads::Memory => program::Reads::Memory,
-                GraphReads::Storage => program::Reads::Storage,
-            },
-        })
-    }
-
-    fn guard(&mut self, g: &Guard) -> Result<program::Guard> {
-        Ok(program::Guard {
-            relation: match g.relation {
-                GraphRelation::Eq => program::Relation::Eq,
-                GraphRelation::Ne => program::Relation::Ne,
-                GraphRelation::Le => program::Relation::Le,
-                GraphRelation::Lt => program::Relation::Lt,
-            },
-            left: self.sizes.of(g.left)?,
-            right: self.sizes.of(g.right)?,
-            why: g.why.clone(),
-        })
-    }
-
     /// Adds the buffers with their places.
     fn buffers(&mut self, plan: &Plan, out: &mut Program) -> Result<()> {
         let loops = &plan.loops;

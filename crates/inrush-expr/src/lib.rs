@@ -342,6 +342,18 @@ impl Exprs {
         self.declare(name, SymKind::Unbacked, lower, upper)
     }
 
+    /// Turns integers that are read from data into sizes of the same bounds, for programs that go on once such an integer is known.
+    /// Returns the symbols that changed.
+    pub fn unbacked_as_sizes(&self) -> Vec<Sym> {
+        let unbacked = |s: &Sym| self.sym_kind(*s) == SymKind::Unbacked;
+        let found: Vec<Sym> = self.symbols().into_iter().filter(unbacked).collect();
+        for s in &found {
+            let info = self.sym_info(*s);
+            self.size_sym(&info.name, info.lower, info.upper);
+        }
+        found
+    }
+
     /// Declares a symbol, or gives a known one new kind and bounds.
     fn declare(&self, name: &str, kind: SymKind, lower: i64, upper: i64) -> Sym {
         let mut inner = self.inner.borrow_mut();

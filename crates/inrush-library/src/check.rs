@@ -1,6 +1,6 @@
 //! Checks of a call: everything that a function relies on is made sure of here, since programs come from files.
 
-use crate::{Call, Input, Output};
+use crate::{Call, DynamicCall, Input, Output};
 use bytemuck::Pod;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_cpu::Pool;
@@ -54,6 +54,23 @@ impl<'a, 'b> Call<'a, 'b> {
             check_bytes(t.dtype, t.sizes, t.bytes).map_err(|e| e.context(format!("output {i}")))?;
         }
         Ok(())
+    }
+}
+
+impl<'a> DynamicCall<'a, '_> {
+    /// Returns the only input, whose bytes fit its sizes.
+    pub(crate) fn one_input(&self) -> Result<Input<'a>> {
+        let [Some(x)] = self.inputs else {
+            let given = self.inputs.len();
+            return Err(Error::input(format!("{given} inputs, not 1")));
+        };
+        check_bytes(x.dtype, x.sizes, x.bytes).map_err(|e| e.context("input 0"))?;
+        Ok(*x)
+    }
+
+    /// Refuses parameters.
+    pub(crate) fn no_params(&self) -> Result<()> {
+        Params::new(self.params).end()
     }
 }
 

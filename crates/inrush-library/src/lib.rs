@@ -11,6 +11,7 @@
 //! Results do not depend on the number of threads.
 
 mod check;
+mod dynamic;
 mod fft;
 mod grouped;
 mod linalg;
@@ -56,6 +57,48 @@ pub struct Function {
     /// Computes the outputs. Refuses wrong counts, dtypes, sizes and parameters with an input error; outputs may then be
     /// partly written.
     pub run: fn(&mut Call<'_, '_>) -> Result<()>,
+}
+
+/// Takes the results of a [`DynamicFunction`], one after the other.
+pub trait Results {
+    /// Allocates the next result and returns its bytes, of which the function writes all. Strides put every element in a place of
+    /// its own and leave no gaps.
+    ///
+    /// # Errors
+    /// A machine error where memory is short.
+    fn tensor(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> Result<&mut [u8]>;
+
+    /// Makes a number the next result.
+    fn number(&mut self, value: Scalar);
+}
+
+/// One call of a function that allocates its results.
+pub struct DynamicCall<'a, 'b> {
+    /// Row-major tensors; `None` for those left out.
+    pub inputs: &'b [Option<Input<'a>>],
+    pub params: &'b [Scalar],
+    /// Threads that share the work.
+    pub pool: &'b Pool,
+    pub results: &'b mut dyn Results,
+}
+
+/// A function whose data decide the sizes of its results.
+pub struct DynamicFunction {
+    /// Name in programs, such as `nonzero`. Names are unique.
+    pub name: &'static str,
+    /// Tensors and parameters, and what is computed from them.
+    pub doc: &'static str,
+    /// Makes the results. Refuses wrong counts, dtypes, sizes and parameters with an input error.
+    pub run: fn(&mut DynamicCall<'_, '_>) -> Result<()>,
+}
+
+/// Every function that allocates its results, sorted by name.
+const DYNAMIC: &[DynamicFunction] = &[dynamic::ITEM, dynamic::NONZERO];
+
+/// Returns the function that allocates its results and has this name.
+pub fn find_dynamic(name: &str) -> Option<&'static DynamicFunction> {
+    let at = DYNAMIC.binary_search_by(|f| f.name.cmp(name)).ok()?;
+    Some(&DYNAMIC[at])
 }
 
 /// Every function, sorted by name.
@@ -112,6 +155,8 @@ mod tests {
             assert!(!f.doc.is_empty(), "{}", f.name);
         }
         assert!(find("fft").is_none());
+        assert!(DYNAMIC.windows(2).all(|w| w[0].name < w[1].name));
+        assert!(DYNAMIC.iter().all(|f| find_dynamic(f.name).is_some()));
         assert!(find("").is_none());
     }
 }

@@ -28,7 +28,7 @@ pub use read::Package;
 pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
 pub use write::{KernelParts, TargetParts, WeightData, write};
 
-/// Format number; readers refuse others. Since 4, a package holds a list of targets.
+/// Format number; readers refuse others. Since 4, a package holds a list of targets, and programs for CPUs may be in parts.
 pub const FORMAT: u32 = 4;
 
 const MANIFEST: &str = "inrush.json";

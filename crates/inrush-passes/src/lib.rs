@@ -20,6 +20,7 @@ mod conv_as_matmul;
 mod convolution;
 mod cse;
 mod effects;
+mod expand_masks;
 mod planar;
 mod readers;
 mod relayout;
@@ -31,6 +32,7 @@ mod split_linear;
 
 pub use context::Context;
 pub use effects::may_write;
+pub use expand_masks::expand_masks;
 pub use planar::planar;
 pub use source::{Source, sources};
 

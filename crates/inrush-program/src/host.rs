@@ -93,7 +93,7 @@ pub struct Layout {
 }
 
 /// A symbol and where a call reads it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Symbol {
     pub slot: usize,
     pub read: Read,
@@ -101,7 +101,7 @@ pub struct Symbol {
     pub after: Option<usize>,
 }
 
-#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Read {
     /// The value is the integer.
     Int,
@@ -233,7 +233,7 @@ impl LibraryOp {
 }
 
 /// A compiled program.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Segment {
     pub program: Program,
     /// Slots of its tensors.
@@ -289,7 +289,7 @@ pub enum Template {
 }
 
 /// A tensor over another's storage.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct View {
     pub base: usize,
     pub value: usize,

@@ -24,6 +24,7 @@
 mod gpu;
 pub mod host;
 mod lowered;
+pub mod parts;
 mod size;
 pub mod text;
 mod verify;
@@ -66,9 +67,28 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// Results in call order, mutations included.
     pub outputs: Vec<Output>,
+    /// Steps that a call runs instead of `steps`, for a program whose data decide about sizes or steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Box<parts::Sequence>>,
 }
 
 impl Program {
+    /// Adds the symbols that sizes depend on.
+    pub fn symbols_of(&self, sizes: &[SizeId], out: &mut Vec<u32>) {
+        let mut open: Vec<SizeId> = sizes.to_vec();
+        let mut seen = vec![false; self.sizes.len()];
+        while let Some(id) = open.pop() {
+            if std::mem::replace(&mut seen[id.0 as usize], true) {
+                continue;
+            }
+            let line = &self.sizes[id.0 as usize];
+            if let Size::Sym(s) = line {
+                out.push(*s);
+            }
+            open.extend(line.operands());
+        }
+    }
+
     /// Returns for each input whether calls write it.
     pub fn written_inputs(&self) -> Vec<bool> {
         let mut written = vec![false; self.inputs.len()];
@@ -106,6 +126,8 @@ pub enum SymbolSource {
     },
     /// The integer input itself.
     Int { input: u32 },
+    /// A step of the call: only programs in parts have such symbols, and say where they are read.
+    Data,
 }
 
 /// The user's input of one position.

@@ -36,6 +36,15 @@ impl Program {
     /// # Errors
     /// An input error: the compiler's own output is right, so a broken rule means a damaged file.
     pub fn verify(&self) -> Result<()> {
+        self.verify_own()?;
+        match &self.parts {
+            Some(parts) => parts.verify(self),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the rules of all but the parts.
+    fn verify_own(&self) -> Result<()> {
         self.rules().map_err(|p| {
             let line = self.print_place(p.line).unwrap_or_default();
             Error::input(format!(
@@ -167,6 +176,8 @@ impl Program {
                     };
                     factor != 0 && (dim as usize) < rank
                 }
+                // Kernels of a plain program would take its value.
+                SymbolSource::Data => self.parts.is_some(),
                 SymbolSource::Int { input } => self
                     .inputs
                     .get(input as usize)

@@ -3,6 +3,8 @@
 //! A package holds one program, its shared object and its weights. A host program is therefore a
 //! single segment without calls, and PyTorch is needed for its tensors only.
 
+mod parts;
+
 use crate::compile;
 use crate::errors::raise;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
@@ -170,7 +172,7 @@ pub struct LoadedPackage {
     session: Session,
     /// Locked for writing while sets are swapped. A thread that holds the interpreter's lock does not wait for it: a call that it
     /// waits for may want that lock.
-    active: RwLock<Arc<Runner>>,
+    active: RwLock<Arc<Active>>,
     /// Calls write buffers of the model. A swap waits for them, or it would lose what they write.
     writes_state: bool,
 }
@@ -198,7 +200,7 @@ impl LoadedPackage {
         }
     }
 
-    fn active(&self, py: Python<'_>) -> RwLockReadGuard<'_, Arc<Runner>> {
+    fn active(&self, py: Python<'_>) -> RwLockReadGuard<'_, Arc<Active>> {
         loop {
             match self.active.try_read() {
                 Ok(guard) => return guard,
@@ -211,13 +213,24 @@ impl LoadedPackage {
     }
 }
 
+/// The executor of the calls on a set of weights.
+enum Active {
+    /// A program of one piece, whose results are written into tensors of PyTorch.
+    Plain(Runner),
+    /// A program in parts, whose results get their sizes during the call.
+    Parts(Model),
+}
+
 /// Returns what runs a model on tensors of PyTorch.
-fn runner(model: &Model) -> Runner {
-    Runner::new(
+fn runner(model: &Model) -> Active {
+    if model.program().parts.is_some() {
+        return Active::Parts(model.share());
+    }
+    Active::Plain(Runner::new(
         host_program(model.program().clone()),
         Vec::new(),
         MachineCode::Cpu(vec![Some(Loaded::new(model.share()))]),
-    )
+    ))
 }
 
 #[pymethods]
@@ -231,7 +244,10 @@ impl LoadedPackage {
         let active = self.active(py);
         let runner = active.clone();
         let _held = self.writes_state.then_some(active);
-        PyTuple::new(py, runner.run(py, args.iter())?)
+        match &*runner {
+            Active::Plain(r) => PyTuple::new(py, r.run(py, args.iter())?),
+            Active::Parts(model) => PyTuple::new(py, parts::run(py, model, args)?),
+        }
     }
 
     /// Replaces weights of the inactive set by copies of dense tensors of the CPU.
@@ -421,6 +437,8 @@ fn host_program(program: Program) -> HostProgram {
                         },
                     )
                 }
+                // Only programs in parts have them.
+                SymbolSource::Data => (0, Read::Int),
             };
             Symbol {
                 slot: slot as usize,

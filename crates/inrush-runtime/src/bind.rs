@@ -3,7 +3,7 @@
 use crate::tensor::{Tensor, Value, Writes};
 use inrush_base::{Error, Result, Scalar};
 use inrush_program::{
-    Input, InputType, Program, Reads, Relation, SizeId, Symbol, SymbolSource, evaluate,
+    Guard, Input, InputType, Program, Reads, Relation, SizeId, Symbol, SymbolSource, evaluate,
     evaluate_known,
 };
 
@@ -15,17 +15,22 @@ pub fn symbols(program: &Program, inputs: &[Value], out: &mut Vec<i64>) -> Resul
     out.clear();
     check_inputs(program, inputs)?;
     for s in &program.symbols {
-        let value = symbol(program, s, inputs)?;
-        if value < s.lower || value > s.upper {
-            return Err(out_of_range(program, s, value));
-        }
-        out.push(value);
+        out.push(symbol_in_range(program, s, inputs)?);
     }
     Ok(())
 }
 
+/// Reads a symbol's value from the input that defines it, and checks its range.
+pub(crate) fn symbol_in_range(program: &Program, s: &Symbol, inputs: &[Value]) -> Result<i64> {
+    let value = symbol(program, s, inputs)?;
+    if value < s.lower || value > s.upper {
+        return Err(out_of_range(program, s, value));
+    }
+    Ok(value)
+}
+
 /// Checks that every input has the kind, dtype and rank that the program expects.
-fn check_inputs(program: &Program, inputs: &[Value]) -> Result<()> {
+pub(crate) fn check_inputs(program: &Program, inputs: &[Value]) -> Result<()> {
     if inputs.len() != program.inputs.len() {
         let names: Vec<&str> = program.inputs.iter().map(|i| i.name.as_str()).collect();
         return Err(Error::input(format!(
@@ -106,17 +111,19 @@ fn symbol(program: &Program, s: &Symbol, inputs: &[Value]) -> Result<i64> {
             Value::Int(v) => Ok(*v),
             _ => Err(Error::internal("a symbol's input is no integer")),
         },
+        SymbolSource::Data => Err(Error::internal("a symbol is read ahead of its step")),
     }
 }
 
 /// Refuses a symbol's value and names the input that it came from.
-fn out_of_range(program: &Program, s: &Symbol, value: i64) -> Error {
+pub(crate) fn out_of_range(program: &Program, s: &Symbol, value: i64) -> Error {
     let name = |input: u32| &program.inputs[input as usize].name;
     let place = match s.source {
         SymbolSource::Dim { input, dim, .. } => {
             format!("dimension {dim} of input `{}`", name(input))
         }
         SymbolSource::Int { input } => format!("input `{}`", name(input)),
+        SymbolSource::Data => "a size that depends on data".to_string(),
     };
     let upper = if s.upper == i64::MAX {
         "any".to_string()
@@ -167,6 +174,37 @@ pub fn sizes(program: &Program, symbols: &[i64]) -> Result<Vec<i64>> {
 
 /// Checks that every tensor has the sizes that the program expects, and that every guard holds.
 pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]) -> Result<()> {
+    check_tensors(program, sizes, symbols, inputs)?;
+    for g in &program.guards {
+        check_guard(g, sizes[g.left.0 as usize], sizes[g.right.0 as usize])?;
+    }
+    Ok(())
+}
+
+/// Checks that a guard holds for the values of its sides.
+pub(crate) fn check_guard(g: &Guard, l: i64, r: i64) -> Result<()> {
+    let holds = match g.relation {
+        Relation::Eq => l == r,
+        Relation::Ne => l != r,
+        Relation::Le => l <= r,
+        Relation::Lt => l < r,
+    };
+    if holds {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "{} does not hold: the sides are {l} and {r}",
+        g.why
+    )))
+}
+
+/// Checks that every tensor has the sizes that the program expects.
+pub(crate) fn check_tensors(
+    program: &Program,
+    sizes: &[i64],
+    symbols: &[i64],
+    inputs: &[Value],
+) -> Result<()> {
     for (spec, value) in program.inputs.iter().zip(inputs) {
         match (&spec.ty, value) {
             (
@@ -188,21 +226,6 @@ pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]
                 )));
             }
             _ => {}
-        }
-    }
-    for g in &program.guards {
-        let (l, r) = (sizes[g.left.0 as usize], sizes[g.right.0 as usize]);
-        let holds = match g.relation {
-            Relation::Eq => l == r,
-            Relation::Ne => l != r,
-            Relation::Le => l <= r,
-            Relation::Lt => l < r,
-        };
-        if !holds {
-            return Err(Error::input(format!(
-                "{} does not hold: the sides are {l} and {r}",
-                g.why
-            )));
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::tensor::{Storage, Tensor, Value, extent};
 use crate::together::Together;
 use inrush_base::{Error, Result};
 use inrush_cpu::Bytes;
-use inrush_program::{BufferId, InputType, Launch, Output, Place, Step};
+use inrush_program::{BufferId, InputType, Launch, Output, Place, Program, Step};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -107,6 +107,9 @@ impl Model {
     /// An input error for wrong inputs or an index out of range inside the model.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
         self.bound.pool.check_fork()?;
+        if let Some(parts) = &self.parts {
+            return self.run_parts(parts, inputs);
+        }
         self.with_frame(|frame| {
             let prepared = self.bind(frame, inputs)?;
             let _guard = self.lock_state();
@@ -140,7 +143,13 @@ impl Model {
     }
 
     /// Memory that a call with these inputs takes, weights aside.
+    ///
+    /// # Errors
+    /// An input error for wrong inputs. Of a program in parts nothing is known before the call: zero.
     pub fn stats(&self, inputs: &[Value]) -> Result<CallStats> {
+        if self.parts.is_some() {
+            return Ok(CallStats::default());
+        }
         let mut symbols = Vec::new();
         bind::symbols(self.program(), inputs, &mut symbols)?;
         let p = self.prepared_for(&symbols, inputs)?;
@@ -312,7 +321,7 @@ impl Model {
         frame: &mut Frame,
         inputs: &[Value],
     ) -> Result<Vec<Value>> {
-        let copies = self.copies(p, inputs)?;
+        let copies = copy_inputs(self.program(), &p.sizes, inputs)?;
         let mut outputs: Vec<Option<Arc<Storage>>> = vec![None; p.output_bytes.len()];
         for (slot, bytes) in outputs.iter_mut().zip(&p.output_bytes) {
             if *bytes > 0 {
@@ -330,26 +339,6 @@ impl Model {
         };
         self.issue_on(p, frame, inputs, &copies, &fences)?;
         self.collect(p, &outputs, inputs, &copies, &frame.pointers)
-    }
-
-    /// Copies the inputs whose strides are not those that the kernels expect. Empty where there are none.
-    pub(crate) fn copies(&self, p: &Prepared, inputs: &[Value]) -> Result<Vec<Option<Tensor>>> {
-        let mut copies: Vec<Option<Tensor>> = Vec::new();
-        for (at, (spec, value)) in self.program().inputs.iter().zip(inputs).enumerate() {
-            if let (InputType::Tensor { strides, .. }, Value::Tensor(t)) = (&spec.ty, value) {
-                let matches = t
-                    .sizes
-                    .iter()
-                    .zip(t.strides.iter().zip(strides))
-                    .all(|(s, (a, b))| *s <= 1 || *a == p.sizes[b.0 as usize]);
-                if !matches && t.numel() > 0 {
-                    let want: Vec<i64> = strides.iter().map(|s| p.sizes[s.0 as usize]).collect();
-                    copies.resize(inputs.len(), None);
-                    copies[at] = Some(t.with_strides(&want)?);
-                }
-            }
-        }
-        Ok(copies)
     }
 
     /// Runs the steps on inputs or their copies, into `frame.outputs`. Copies of mutated inputs are copied back.
@@ -632,6 +621,30 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// Copies the inputs whose strides are not those that the kernels expect. Empty where there are none.
+pub(crate) fn copy_inputs(
+    program: &Program,
+    values: &[i64],
+    inputs: &[Value],
+) -> Result<Vec<Option<Tensor>>> {
+    let mut copies: Vec<Option<Tensor>> = Vec::new();
+    for (at, (spec, value)) in program.inputs.iter().zip(inputs).enumerate() {
+        if let (InputType::Tensor { strides, .. }, Value::Tensor(t)) = (&spec.ty, value) {
+            let matches = t
+                .sizes
+                .iter()
+                .zip(t.strides.iter().zip(strides))
+                .all(|(s, (a, b))| *s <= 1 || *a == values[b.0 as usize]);
+            if !matches && t.numel() > 0 {
+                let want: Vec<i64> = strides.iter().map(|s| values[s.0 as usize]).collect();
+                copies.resize(inputs.len(), None);
+                copies[at] = Some(t.with_strides(&want)?);
+            }
+        }
+    }
+    Ok(copies)
 }
 
 /// Returns the extent of each buffer in a block, by the offset of its owner; `None` for owners outside the block.

@@ -1,12 +1,12 @@
 //! Calls into memory that the caller brings: a steady call allocates nothing.
 
 use crate::bind;
-use crate::exec::Prepared;
+use crate::exec::{Prepared, copy_inputs};
 use crate::model::{Model, root};
 use crate::poison;
 use crate::tensor::{ALIGN, Tensor, Value};
 use inrush_base::{Error, Result};
-use inrush_program::{Output, Place};
+use inrush_program::{Output, Place, SymbolSource, evaluate_known};
 
 impl Model {
     /// Runs the model and writes its outputs into `outputs`, by position. A position whose output is not a tensor takes any
@@ -21,6 +21,10 @@ impl Model {
     /// Elements of each output have memory of their own, and nothing else reads or writes it during the call.
     pub unsafe fn run_into(&self, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         self.bound.pool.check_fork()?;
+        if self.parts.is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_parts_into(inputs, outputs) };
+        }
         self.with_frame(|frame| {
             let p = self.bind(frame, inputs)?;
             self.check_outputs(&p, outputs)?;
@@ -29,7 +33,7 @@ impl Model {
             if direct {
                 frame.outputs.clear();
                 frame.outputs.extend(outputs.iter().map(address));
-                let copies = self.copies(&p, inputs)?;
+                let copies = copy_inputs(self.program(), &p.sizes, inputs)?;
                 return self.issue_on(&p, frame, inputs, &copies, &[]);
             }
             let results = self.call(&p, frame, inputs)?;
@@ -43,8 +47,65 @@ impl Model {
         })
     }
 
+    /// Runs a program in parts, and copies its outputs to where the caller wants them.
+    ///
+    /// # Safety
+    /// As for [`Model::run_into`].
+    unsafe fn run_parts_into(&self, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let program = self.program();
+        if program.outputs.len() != outputs.len() {
+            return Err(Error::input(format!(
+                "the model gives {} outputs, memory is given for {}",
+                program.outputs.len(),
+                outputs.len()
+            )));
+        }
+        let data = |k: &u32| program.symbols[*k as usize].source == SymbolSource::Data;
+        let mut symbols: Vec<u32> = Vec::new();
+        for (k, o) in program.outputs.iter().enumerate() {
+            if let Output::Tensor { sizes, .. } = o {
+                symbols.clear();
+                program.symbols_of(sizes, &mut symbols);
+                if let Some(s) = symbols.iter().find(|k| data(k)) {
+                    return Err(Error::unsupported(format!(
+                        "output {k} has a size that depends on data, `{}`: no memory can be given for it ahead of the call",
+                        program.symbols[*s as usize].name
+                    )));
+                }
+            }
+        }
+        let sizes = self.sizes_of_inputs(inputs)?;
+        self.check_output_sizes(&sizes, outputs)?;
+        let results = self.run(inputs)?;
+        for (result, to) in results.iter().zip(outputs) {
+            if let (Value::Tensor(result), Value::Tensor(to)) = (result, to) {
+                // SAFETY: of the result's dtype and sizes (checked), and given to be written.
+                unsafe { result.copy_to(to) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates the sizes that inputs decide; those that data decide are -1.
+    fn sizes_of_inputs(&self, inputs: &[Value]) -> Result<Vec<i64>> {
+        let program = self.program();
+        bind::check_inputs(program, inputs)?;
+        let symbols = (program.symbols.iter())
+            .map(|s| match s.source {
+                SymbolSource::Data => Ok(None),
+                _ => bind::symbol_in_range(program, s, inputs).map(Some),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let known = evaluate_known(&program.sizes, &symbols);
+        Ok(known.into_iter().map(|v| v.unwrap_or(-1)).collect())
+    }
+
     /// Checks that every output of the call has a tensor of its dtype and sizes.
     fn check_outputs(&self, p: &Prepared, outputs: &[Value]) -> Result<()> {
+        self.check_output_sizes(&p.sizes, outputs)
+    }
+
+    fn check_output_sizes(&self, values: &[i64], outputs: &[Value]) -> Result<()> {
         let wanted = &self.program().outputs;
         if wanted.len() != outputs.len() {
             return Err(Error::input(format!(
@@ -57,7 +118,7 @@ impl Model {
             let Output::Tensor { dtype, sizes, .. } = want else {
                 continue;
             };
-            let want = || sizes.iter().map(|s| p.sizes[s.0 as usize]);
+            let want = || sizes.iter().map(|s| values[s.0 as usize]);
             let Value::Tensor(t) = given else {
                 return Err(Error::input(format!(
                     "output {k} is a tensor, which must be given"

@@ -14,6 +14,7 @@ mod into;
 mod library;
 mod model;
 mod package;
+mod parts;
 mod planned;
 pub mod poison;
 mod session;

@@ -1,5 +1,6 @@
 //! A loaded model: program, machine code, weights, and results of load steps.
 
+use crate::parts::{BoundParts, LoadedParts};
 use crate::poison;
 use crate::tensor::{Recycler, Storage, Tensor, copy_strided, extent};
 use crate::weights::{Pairs, WeightSource, WeightView};
@@ -34,6 +35,8 @@ pub struct Bound {
     weights: Arc<dyn WeightSource>,
     /// By input: true if calls write it.
     pub(crate) writes_input: Vec<bool>,
+    /// Segments of a program in parts.
+    parts: Option<BoundParts>,
 }
 
 /// A model that is ready to run. Calls may come from several threads at once.
@@ -42,6 +45,8 @@ pub struct Model {
     pub(crate) prepared: Mutex<Vec<Arc<crate::exec::Prepared>>>,
     pub(crate) frames: Mutex<Vec<crate::exec::Frame>>,
     pub(crate) recycler: Arc<Recycler>,
+    /// Steps of a program in parts, which has none of its own.
+    pub(crate) parts: Option<Arc<LoadedParts>>,
     /// Held during a call when calls change the model's own buffers.
     pub(crate) exclusive: Option<Arc<Mutex<()>>>,
     /// Last, so that code outlives what refers to it.
@@ -99,8 +104,14 @@ impl Model {
     /// A weight that is missing or has another type than the program says.
     pub fn with_weights(&self, weights: Arc<dyn WeightSource>) -> Result<Model> {
         self.bound.pool.check_fork()?;
-        let bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
-        bound.with_code(self.code.clone())
+        let mut bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
+        let parts = match (bound.parts.take(), &self.bound.program.parts, &self.parts) {
+            (Some(new), Some(parts), Some(old)) => Some(Arc::new(new.with_code_of(parts, old)?)),
+            _ => None,
+        };
+        let mut model = bound.with_code(self.code.clone())?;
+        model.parts = parts;
+        Ok(model)
     }
 
     /// Returns another handle of the model, for an executor that keeps one: memory, code and locks are the same.
@@ -111,6 +122,7 @@ impl Model {
             prepared: Mutex::default(),
             frames: Mutex::default(),
             recycler: self.recycler.clone(),
+            parts: self.parts.clone(),
             exclusive: self.exclusive.clone(),
             code: self.code.clone(),
         }
@@ -159,6 +171,7 @@ impl Model {
     /// Has calls run on another pool, such as one whose threads have not started when the process forks.
     #[must_use]
     pub fn on_pool(mut self, pool: Arc<Pool>) -> Model {
+        self.parts = (self.parts).map(|p| Arc::new(p.on_pool(&pool)));
         self.bound.pool = pool;
         self
     }
@@ -233,11 +246,16 @@ impl Bound {
     }
 
     /// Binds weights to a program that was verified.
-    fn on(program: Arc<Program>, weights: Arc<dyn WeightSource>, pool: Arc<Pool>) -> Result<Bound> {
+    pub(crate) fn on(
+        program: Arc<Program>,
+        weights: Arc<dyn WeightSource>,
+        pool: Arc<Pool>,
+    ) -> Result<Bound> {
         let (base, owned) = bind_weights(&program, weights.as_ref())?;
         let packed = program.steps.iter().map(|_| None).collect();
         let mut bound = Bound {
             writes_input: program.written_inputs(),
+            parts: BoundParts::of(&program, &weights, &pool)?,
             state: Arc::new(State {
                 base,
                 packed,
@@ -280,13 +298,19 @@ impl Bound {
     ///
     /// # Errors
     /// A damaged object.
-    pub fn load(self, object: &Path) -> Result<Model> {
+    pub fn load(mut self, object: &Path) -> Result<Model> {
         let code = Arc::new(load_code(&self.program, object)?);
-        self.with_code(code)
+        let parts = match (self.parts.take(), &self.program.parts) {
+            (Some(bound), Some(parts)) => Some(Arc::new(bound.load(parts, object)?)),
+            _ => None,
+        };
+        let mut model = self.with_code(code)?;
+        model.parts = parts;
+        Ok(model)
     }
 
     /// Runs the load steps with code that was loaded, and packs what they computed.
-    fn with_code(self, code: Arc<Code>) -> Result<Model> {
+    pub(crate) fn with_code(self, code: Arc<Code>) -> Result<Model> {
         let writes_state =
             (self.program.buffers.iter()).any(|b| b.written && matches!(b.place, Place::Weight(_)));
         let mut model = Model {
@@ -294,6 +318,7 @@ impl Bound {
             prepared: Mutex::new(Vec::new()),
             frames: Mutex::new(Vec::new()),
             recycler: Arc::default(),
+            parts: None,
             exclusive: writes_state.then(Arc::default),
             code,
         };

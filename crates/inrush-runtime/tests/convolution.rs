@@ -90,6 +90,7 @@ fn program() -> Program {
         ],
         arena_bytes: zero,
         load_bytes: zero,
+        parts: None,
         kernels: vec![Kernel {
             symbol: "epilogue".into(),
             title: "epilogue".into(),

@@ -94,6 +94,7 @@ fn program() -> Program {
         ],
         arena_bytes: id(6),
         load_bytes: id(9),
+        parts: None,
         kernels: vec![
             kernel("epilogue", vec![]),
             kernel(

@@ -48,6 +48,7 @@ fn program() -> Program {
         buffers: vec![buffer("x", 0, false), buffer("s", 1, true)],
         arena_bytes: id(5),
         load_bytes: id(5),
+        parts: None,
         kernels: vec![Kernel {
             symbol: "accumulate".into(),
             title: "accumulate".into(),

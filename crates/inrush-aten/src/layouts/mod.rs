@@ -19,7 +19,7 @@
 
 pub mod strides;
 
-use crate::{Args, Call, Demands, Route, bind, lookup};
+use crate::{Args, Call, Demands, Route, bind, dynamic, lookup};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, MemoryFormat, Node, TensorType, Type};
@@ -100,6 +100,15 @@ fn result(
     changed: Known,
 ) -> Result<(Known, Vec<Expr>)> {
     let as_declared = |state: Known| Ok((state, declared.strides.clone()));
+    if dynamic::find(&node.op).is_some() {
+        let strides = strides::of_dynamic(&graph.exprs, &node.op, declared);
+        let state = if strides == declared.strides {
+            Known::Declared
+        } else {
+            Known::Corrected
+        };
+        return Ok((state, strides));
+    }
     let Some(op) = bind::signature(&node.op) else {
         return as_declared(match changed {
             Known::Declared => Known::Declared,

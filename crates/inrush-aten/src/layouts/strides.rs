@@ -19,6 +19,15 @@ fn compare(ex: &Exprs, a: Expr, b: Expr) -> Ordering {
     }
 }
 
+/// Strides of a result of an operator of [`crate::dynamic`]: `nonzero` writes its coordinates column by column, others declare
+/// what they give.
+pub fn of_dynamic(ex: &Exprs, op: &str, declared: &TensorType) -> Vec<Expr> {
+    match (op, declared.sizes.as_slice()) {
+        ("aten.nonzero.default", [count, _]) => vec![ex.int(1), *count],
+        _ => declared.strides.clone(),
+    }
+}
+
 /// Dense strides with the dimensions in this order, outermost first.
 pub fn permuted(ex: &Exprs, sizes: &[Expr], order: &[usize]) -> Vec<Expr> {
     let inner: Vec<Expr> = order.iter().map(|d| sizes[*d]).collect();

@@ -14,9 +14,9 @@
 
 use super::{require, resolve_ints};
 use inrush_base::{Error, Result};
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_graph::{Arg, Graph, Guard, Relation, Type, ValueId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A comparison of two symbolic integers.
 type Condition = (Relation, Expr, Expr);
@@ -27,13 +27,24 @@ pub fn symbolic(graph: &mut Graph) -> Result<()> {
     let mut guards = std::mem::take(&mut graph.guards);
     let mut conditions: FxHashMap<ValueId, Condition> = FxHashMap::default();
     let mut kept = Vec::with_capacity(nodes.len());
+    let mut defined = Defined::default();
+    for i in &graph.inputs {
+        defined.by(graph, i.value);
+    }
     for mut node in nodes {
         for arg in &mut node.args {
             resolve_ints(graph, arg);
         }
         let is_int = |v: &ValueId| matches!(graph.value(*v).ty, Type::Int(_));
-        // All results are known expressions; readers resolve them.
+        let mut reads_data = false;
+        for v in &node.outs {
+            reads_data |= defined.by(graph, *v);
+        }
+        // All results are known expressions; readers resolve them. One that reads a new symbol from data stays.
         if !node.outs.is_empty() && node.outs.iter().all(is_int) {
+            if reads_data {
+                kept.push(node);
+            }
             continue;
         }
         if let Some((relation, swap)) = comparison(&node.op)
@@ -55,6 +66,26 @@ pub fn symbolic(graph: &mut Graph) -> Result<()> {
     graph.nodes = kept;
     graph.guards = guards;
     Ok(())
+}
+
+/// Symbols that an input or an earlier node defines.
+#[derive(Default)]
+struct Defined(FxHashSet<Sym>);
+
+impl Defined {
+    /// Adds the symbols of a value's type. Returns true if one of them is new.
+    fn by(&mut self, graph: &Graph, v: ValueId) -> bool {
+        let mut found = Vec::new();
+        match &graph.value(v).ty {
+            Type::Int(e) => graph.exprs.collect_syms(*e, &mut found),
+            Type::Tensor(t) => (t.sizes.iter().chain(&t.strides))
+                .for_each(|e| graph.exprs.collect_syms(*e, &mut found)),
+            _ => {}
+        }
+        found
+            .into_iter()
+            .fold(false, |new, s| self.0.insert(s) | new)
+    }
 }
 
 /// Returns an integer argument as an expression; a bool counts as 0 or 1.

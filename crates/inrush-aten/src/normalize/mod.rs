@@ -21,7 +21,7 @@ mod prune;
 pub use prune::prune;
 pub(crate) use prune::prune_marked;
 
-use crate::{Args, Demands, bind, meta};
+use crate::{Args, Demands, bind, dynamic, meta};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, SymKind};
 use inrush_graph::alike::{Looks, alike};
@@ -47,7 +47,8 @@ fn complete(graph: &mut Graph) -> Result<()> {
     let mut unknown = BTreeSet::new();
     let mut first = None;
     for node in &mut nodes {
-        let Some(op) = bind::signature(&node.op) else {
+        let known = bind::signature(&node.op).map(|op| op.schema());
+        let Some(schema) = known.or_else(|| dynamic::schema(&node.op)) else {
             // Goes on, so that a user learns of all missing operators at once.
             first.get_or_insert_with(|| node.clone());
             unknown.insert(match graph.line_of(node) {
@@ -58,7 +59,7 @@ fn complete(graph: &mut Graph) -> Result<()> {
         };
         let args = std::mem::take(&mut node.args);
         node.args =
-            bind::complete(&graph.exprs, op.schema(), args).map_err(|e| graph.locate(node, e))?;
+            bind::complete(&graph.exprs, schema, args).map_err(|e| graph.locate(node, e))?;
     }
     graph.nodes = nodes;
     let Some(mut first) = first else {

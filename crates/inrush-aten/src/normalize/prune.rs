@@ -4,6 +4,7 @@
 //! Nodes have no effects once the graph is functional, so all others go. Values keep their
 //! order of definition, which printed graphs and positions rely on.
 
+use crate::dynamic;
 use inrush_graph::{Graph, OutputValue, Value, ValueId};
 
 /// Dead code removal; values are renumbered in order of definition.
@@ -25,7 +26,8 @@ pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
     nodes.reverse();
     nodes.retain(|node| {
         at -= 1;
-        let used = node.outs.iter().any(|v| live[v.index()]);
+        // The types of other values may name a symbol that such a node reads from data.
+        let used = node.outs.iter().any(|v| live[v.index()]) || dynamic::find(&node.op).is_some();
         if used {
             for v in node.reads() {
                 live[v.index()] = true;

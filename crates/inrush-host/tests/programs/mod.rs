@@ -84,6 +84,7 @@ fn doubles() -> Program {
         ],
         arena_bytes: BYTES,
         load_bytes: ZERO,
+        parts: None,
         kernels: vec![Kernel {
             symbol: "twice".into(),
             title: "mul".into(),

@@ -126,9 +126,25 @@ impl Parser<'_> {
         let upper = self.bound()?;
         self.s.expect("]")?;
         self.s.expect("=")?;
+        let source = if self.s.eat_word("data")? {
+            SymbolSource::Data
+        } else {
+            self.symbol_source()?
+        };
+        self.out.symbols.push(Symbol {
+            name,
+            lower,
+            upper,
+            source,
+        });
+        Ok(())
+    }
+
+    /// Reads the input that a symbol is read from.
+    fn symbol_source(&mut self) -> Result<SymbolSource> {
         self.s.expect_word("input")?;
         let input = self.number()?;
-        let source = if !self.s.eat_word("dim")? {
+        Ok(if !self.s.eat_word("dim")? {
             SymbolSource::Int { input }
         } else {
             SymbolSource::Dim {
@@ -145,14 +161,7 @@ impl Parser<'_> {
                     0
                 },
             }
-        };
-        self.out.symbols.push(Symbol {
-            name,
-            lower,
-            upper,
-            source,
-        });
-        Ok(())
+        })
     }
 
     /// Reads a line of the size arithmetic. Numbers count up, so that they can be checked.

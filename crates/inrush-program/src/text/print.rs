@@ -116,6 +116,7 @@ fn symbol(s: &Symbol) -> String {
     let mut line = format!("symbol {} in [{lower}, {upper}] = ", symbol_name(&s.name));
     match s.source {
         SymbolSource::Int { input } => line.push_str(&format!("input {input}")),
+        SymbolSource::Data => line.push_str("data"),
         SymbolSource::Dim {
             input,
             dim,

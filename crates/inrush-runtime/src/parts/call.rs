@@ -1,0 +1,388 @@
+//! One call of a program in parts.
+
+use super::{LoadedParts, Ready};
+use crate::bind;
+use crate::exec::copy_inputs;
+use crate::model::{Model, State};
+use crate::poison;
+use crate::tensor::{Recycler, Storage, Tensor, Value, contiguous_strides, extent};
+use inrush_base::{DType, Error, Result, Scalar};
+use inrush_library::{DynamicCall, DynamicFunction, Input, Results};
+use inrush_program::host::{Read, Segment, View};
+use inrush_program::parts::{Dynamic, Out, Param, Sequence, StepKind};
+use inrush_program::{InputType, Place, Program, Size, SizeId, SymbolSource, evaluate_known};
+use std::sync::Arc;
+
+/// The state of a call.
+pub(super) struct Call<'a> {
+    model: &'a Model,
+    program: &'a Program,
+    parts: &'a Sequence,
+    /// Values by slot; `None` before the step that makes one and after the last that reads it.
+    pub(super) slots: Vec<Option<Value>>,
+    /// By symbol; `None` for one that depends on data which is not there yet.
+    symbols: Vec<Option<i64>>,
+    /// Lines of the size arithmetic of the steps, and of the program that callers see.
+    sizes: Vec<Option<i64>>,
+    outer: Vec<Option<i64>>,
+    /// Guards that were checked.
+    checked: Vec<bool>,
+}
+
+impl Model {
+    /// Runs a program in parts: see [`Model::run`].
+    pub(crate) fn run_parts(&self, loaded: &LoadedParts, inputs: &[Value]) -> Result<Vec<Value>> {
+        let program = self.program();
+        let parts = (program.parts.as_deref())
+            .ok_or_else(|| Error::internal("a program in parts has none"))?;
+        let mut call = Call {
+            model: self,
+            program,
+            parts,
+            slots: vec![None; parts.slots],
+            symbols: vec![None; parts.symbols.len()],
+            sizes: Vec::new(),
+            outer: Vec::new(),
+            checked: vec![false; program.guards.len()],
+        };
+        let copies = call.enter(inputs)?;
+        let _guard = self.lock_state();
+        call.weights()?;
+        for (at, (step, ready)) in parts.steps.iter().zip(&loaded.steps).enumerate() {
+            match (&step.kind, ready) {
+                (StepKind::Segment(s), Ready::Segment(model)) => call.segment(s, model)?,
+                (StepKind::Dynamic(d), Ready::Dynamic(f)) => call.dynamic(d, f)?,
+                (StepKind::View(v), _) => call.view(v)?,
+                (StepKind::Write(all), _) => call.write(all)?,
+                _ => return Err(Error::internal("a step is not ready")),
+            }
+            call.learn(Some(at))?;
+            for slot in &step.frees {
+                call.slots[*slot] = None;
+            }
+        }
+        let outputs = call.outputs()?;
+        for (at, (copy, value)) in copies.iter().zip(inputs).enumerate() {
+            if let (Some(copy), Value::Tensor(t), true) = (copy, value, self.bound.writes_input[at])
+            {
+                // SAFETY: both tensors hold every coordinate; the program writes this input, and the caller handed it over for that.
+                unsafe { copy.copy_to(t) };
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+impl Call<'_> {
+    /// Checks the inputs and puts them, or copies with the strides that the program expects, into their slots. Returns the copies.
+    fn enter(&mut self, inputs: &[Value]) -> Result<Vec<Option<Tensor>>> {
+        let program = self.program;
+        bind::check_inputs(program, inputs)?;
+        for (k, s) in program.symbols.iter().enumerate() {
+            if s.source != SymbolSource::Data {
+                self.symbols[k] = Some(bind::symbol_in_range(program, s, inputs)?);
+            }
+        }
+        self.evaluate()?;
+        // All sizes of inputs are known: their symbols are the inputs'.
+        let known: Vec<i64> = self.outer.iter().map(|v| v.unwrap_or(-1)).collect();
+        let symbols: Vec<i64> = self.symbols.iter().map(|v| v.unwrap_or(-1)).collect();
+        bind::check_tensors(program, &known, &symbols, inputs)?;
+        for (at, value) in inputs.iter().enumerate() {
+            if let (Value::Tensor(t), true) = (value, self.model.bound.writes_input[at]) {
+                bind::check_writes(&program.inputs[at].name, t)?;
+            }
+        }
+        let copies = copy_inputs(program, &known, inputs)?;
+        for (at, (slot, value)) in self.parts.inputs.iter().zip(inputs).enumerate() {
+            let copy = copies.get(at).cloned().flatten();
+            self.slots[*slot] = Some(copy.map_or_else(|| value.clone(), Value::Tensor));
+        }
+        Ok(copies)
+    }
+
+    /// Puts the weights that steps read or write into their slots.
+    fn weights(&mut self) -> Result<()> {
+        for (slot, name) in &self.parts.weights {
+            let found = self.program.buffers.iter().enumerate().find_map(|(id, b)| {
+                let Place::Weight(w) = &b.place else {
+                    return None;
+                };
+                (w.name == *name).then_some((id, b, w))
+            });
+            let (id, b, w) = found.ok_or_else(|| Error::internal("a weight is not bound"))?;
+            let bytes = extent(&w.sizes, &w.strides).map_or(0, |n| n * b.dtype.0.size());
+            let state: Arc<State> = self.model.bound.state.clone();
+            let address = state.base[id];
+            // SAFETY: the weight has this extent (checked when it was bound) and lives as long as the state; calls that write it
+            // exclude each other.
+            let storage = unsafe { Storage::foreign(address, bytes, Box::new(state)) };
+            self.slots[*slot] = Some(Value::Tensor(Tensor {
+                dtype: b.dtype.0,
+                sizes: w.sizes.clone(),
+                strides: w.strides.clone(),
+                offset: 0,
+                storage: Arc::new(storage),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Reads the symbols that a step made known, evaluates sizes, and checks guards whose sides are known now.
+    fn learn(&mut self, step: Option<usize>) -> Result<()> {
+        let mut new = false;
+        for (k, s) in self.parts.symbols.iter().enumerate() {
+            if s.after != step {
+                continue;
+            }
+            let spec = &self.program.symbols[k];
+            let value = match (&s.read, &self.slots[s.slot]) {
+                (Read::Int, Some(Value::Int(v))) => *v,
+                (Read::Int, Some(Value::Scalar(Scalar::Int(v)))) => *v,
+                (
+                    Read::Dim {
+                        dim,
+                        factor,
+                        offset,
+                    },
+                    Some(Value::Tensor(t)),
+                ) => {
+                    let size = t.sizes.get(*dim).copied();
+                    let rest = size.and_then(|n| n.checked_sub(*offset));
+                    let solved = rest.filter(|r| r % factor == 0).map(|r| r / factor);
+                    solved.ok_or_else(|| {
+                        Error::input(format!(
+                            "`{}` has no value: size {size:?} is not {factor}*{} + {offset}",
+                            spec.name, spec.name
+                        ))
+                    })?
+                }
+                _ => return Err(Error::internal("a symbol is read from nothing")),
+            };
+            if value < spec.lower || value > spec.upper {
+                return Err(bind::out_of_range(self.program, spec, value));
+            }
+            self.symbols[k] = Some(value);
+            new = true;
+        }
+        if new { self.evaluate() } else { Ok(()) }
+    }
+
+    fn evaluate(&mut self) -> Result<()> {
+        self.sizes = evaluate_known(&self.parts.sizes, &self.symbols);
+        self.outer = evaluate_known(&self.program.sizes, &self.symbols);
+        for (g, checked) in self.program.guards.iter().zip(&mut self.checked) {
+            let sides = (
+                self.outer[g.left.0 as usize],
+                self.outer[g.right.0 as usize],
+            );
+            if let ((Some(l), Some(r)), false) = (sides, *checked) {
+                bind::check_guard(g, l, r)?;
+                *checked = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&self, id: SizeId) -> Result<i64> {
+        self.sizes[id.0 as usize].ok_or_else(|| {
+            Error::input("a size that depends on data is not known, overflows or divides by zero")
+        })
+    }
+
+    fn all_sizes(&self, ids: &[SizeId]) -> Result<Vec<i64>> {
+        ids.iter().map(|id| self.size(*id)).collect()
+    }
+
+    pub(super) fn tensor(&self, slot: usize) -> Result<&Tensor> {
+        match &self.slots[slot] {
+            Some(Value::Tensor(t)) => Ok(t),
+            _ => Err(Error::internal("a step reads what is no tensor")),
+        }
+    }
+
+    /// Runs a compiled program.
+    fn segment(&mut self, s: &Segment, model: &Model) -> Result<()> {
+        let program = model.program();
+        let mut inputs = Vec::with_capacity(program.inputs.len());
+        for slot in &s.inputs {
+            inputs.push(Value::Tensor(self.tensor(*slot)?.clone()));
+        }
+        for i in program.inputs.iter().skip(s.inputs.len()) {
+            let InputType::Int { value } = i.ty else {
+                return Err(Error::internal("a segment takes what is no integer"));
+            };
+            let Size::Sym(k) = program.sizes[value.0 as usize] else {
+                return Err(Error::internal(
+                    "a segment takes an integer that is no symbol",
+                ));
+            };
+            let known = self.symbols[s.symbols[k as usize] as usize];
+            let known = known.ok_or_else(|| Error::internal("a symbol is not known yet"))?;
+            inputs.push(Value::Int(known));
+        }
+        let outputs = model.run(&inputs)?;
+        for (slot, value) in s.outputs.iter().zip(outputs) {
+            self.slots[*slot] = Some(value);
+        }
+        Ok(())
+    }
+
+    /// Makes a tensor over another's storage.
+    fn view(&mut self, v: &View) -> Result<()> {
+        let mut base = self.tensor(v.base)?.clone();
+        if let Some((sizes, strides)) = &v.base_layout {
+            let (sizes, strides) = (self.all_sizes(sizes)?, self.all_sizes(strides)?);
+            if base.sizes != sizes {
+                return Err(Error::input(format!(
+                    "a tensor that depends on data has sizes {:?}, the program expects {sizes:?}",
+                    base.sizes
+                )));
+            }
+            if !base.lies_as(&strides) {
+                base = base.with_strides(&strides)?;
+            }
+        }
+        let dtype = v.dtype.map_or(base.dtype, |d| d.0);
+        let (sizes, strides) = (self.all_sizes(&v.sizes)?, self.all_sizes(&v.strides)?);
+        let offset =
+            (usize::try_from(self.size(v.offset)?).ok()).and_then(|o| o.checked_add(base.offset));
+        let fits =
+            dtype.size() == base.dtype.size() && sizes.iter().chain(&strides).all(|n| *n >= 0);
+        let end = (extent(&sizes, &strides).filter(|_| fits))
+            .and_then(|n| n.checked_add(if n > 0 { offset? } else { 0 }))
+            .and_then(|n| n.checked_mul(dtype.size()));
+        let (Some(offset), true) = (offset, end.is_some_and(|n| n <= base.storage.len())) else {
+            return Err(Error::input(format!(
+                "a view of sizes {sizes:?} and strides {strides:?} leaves its tensor of sizes {:?}",
+                base.sizes
+            )));
+        };
+        let offset = if sizes.contains(&0) { 0 } else { offset };
+        self.slots[v.value] = Some(Value::Tensor(Tensor {
+            dtype,
+            sizes,
+            strides,
+            offset,
+            storage: base.storage,
+        }));
+        Ok(())
+    }
+
+    /// Calls a function of the library that allocates its results.
+    fn dynamic(&mut self, d: &Dynamic, function: &DynamicFunction) -> Result<()> {
+        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(d.inputs.len());
+        for slot in &d.inputs {
+            let row_major = |slot: usize| {
+                let t = self.tensor(slot)?;
+                let strides = contiguous_strides(&t.sizes);
+                let aligned = (t.data() as usize).is_multiple_of(t.dtype.size().clamp(1, 8));
+                if t.lies_as(&strides) && aligned {
+                    Ok(t.clone())
+                } else {
+                    t.with_strides(&strides)
+                }
+            };
+            tensors.push(slot.map(row_major).transpose()?);
+        }
+        let inputs: Vec<Option<Input>> = (tensors.iter())
+            .map(|t| t.as_ref().map(input).transpose())
+            .collect::<Result<_>>()?;
+        let params: Vec<Scalar> = (d.params.iter())
+            .map(|p| match p {
+                Param::Num(n) => Ok((*n).into()),
+                Param::Size(id) => self.size(*id).map(Scalar::Int),
+            })
+            .collect::<Result<_>>()?;
+        let mut made = Made {
+            values: Vec::new(),
+            recycler: &self.model.recycler,
+        };
+        let mut call = DynamicCall {
+            inputs: &inputs,
+            params: &params,
+            pool: &self.model.bound.pool,
+            results: &mut made,
+        };
+        (function.run)(&mut call).map_err(|e| e.context(&d.origin))?;
+        let values = made.values;
+        if values.len() != d.outs.len() {
+            let message = format!("`{}` gives {} results", d.function, values.len());
+            return Err(Error::internal(message));
+        }
+        for (slot, value) in d.outs.iter().zip(values) {
+            self.slots[*slot] = Some(value);
+        }
+        Ok(())
+    }
+
+    /// Hands the outputs over.
+    fn outputs(&self) -> Result<Vec<Value>> {
+        let mut outputs = Vec::with_capacity(self.parts.outputs.len());
+        for o in &self.parts.outputs {
+            outputs.push(match o {
+                Out::Slot(s) => (self.slots[*s].clone())
+                    .ok_or_else(|| Error::internal("an output was not made"))?,
+                Out::Size(id) => Value::Int(self.size(*id)?),
+                Out::Scalar(v) => Value::Scalar((*v).into()),
+                Out::None => Value::None,
+            });
+        }
+        Ok(outputs)
+    }
+}
+
+/// Returns a row-major tensor as a function reads it.
+fn input(t: &Tensor) -> Result<Input<'_>> {
+    let start = t.offset * t.dtype.size();
+    let bytes = t.numel() * t.dtype.size();
+    let bytes = match bytes {
+        0 => Some(&[][..]),
+        n => t.storage.bytes().get(start..).and_then(|b| b.get(..n)),
+    };
+    Ok(Input {
+        dtype: t.dtype,
+        sizes: &t.sizes,
+        bytes: bytes.ok_or_else(|| Error::internal("a tensor is larger than its storage"))?,
+    })
+}
+
+/// Results of a function.
+struct Made<'a> {
+    values: Vec<Value>,
+    recycler: &'a Arc<Recycler>,
+}
+
+impl Results for Made<'_> {
+    fn tensor(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> Result<&mut [u8]> {
+        let bytes = extent(sizes, strides)
+            .and_then(|n| n.checked_mul(dtype.size()))
+            .ok_or_else(|| Error::input(format!("a tensor of sizes {sizes:?} is too large")))?;
+        let storage = self.recycler.take(bytes)?;
+        if poison::enabled() {
+            // SAFETY: storage of this size, which nothing else has.
+            unsafe { poison::fill(storage.as_ptr(), bytes) };
+        }
+        let address = storage.as_ptr();
+        self.values.push(Value::Tensor(Tensor {
+            dtype,
+            sizes: sizes.to_vec(),
+            strides: strides.to_vec(),
+            offset: 0,
+            storage: Arc::new(storage),
+        }));
+        if bytes == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: fresh storage of this size, which the list holds and nothing else reads before the function has returned.
+        // Functions write whole results and read none.
+        Ok(unsafe { std::slice::from_raw_parts_mut(address, bytes) })
+    }
+
+    fn number(&mut self, value: Scalar) {
+        self.values.push(match value {
+            Scalar::Int(v) => Value::Int(v),
+            other => Value::Scalar(other),
+        });
+    }
+}
