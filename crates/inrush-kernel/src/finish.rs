@@ -143,11 +143,19 @@ pub(crate) fn origins(bodies: &[Body]) -> Vec<OriginId> {
 /// Words of a title.
 const WORDS: usize = 6;
 
+/// Operators of an attention, which come first in a title.
+const ATTENTION: &str = "inrush.attention";
+
 /// Returns a title made of the operators: `add_gelu_mul`.
 pub(crate) fn name(tables: Tables, origins: &[OriginId]) -> String {
+    let of = |o: &OriginId| tables.origins.get(o.index());
+    let attends = |o: &OriginId| of(o).is_some_and(|origin| origin.op.starts_with(ATTENTION));
     let mut parts: Vec<&str> = Vec::new();
+    if origins.iter().any(attends) {
+        parts.push("attention");
+    }
     for o in origins {
-        let Some(origin) = tables.origins.get(o.index()) else {
+        let Some(origin) = of(o).filter(|_| !attends(o)) else {
             continue;
         };
         let op = origin.op.strip_prefix("aten.").unwrap_or(&origin.op);
