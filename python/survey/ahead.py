@@ -98,7 +98,7 @@ def other(inputs: tuple, n: int) -> tuple:
 def kernels(path: str) -> str:
     """How many kernels and products a package has."""
     with zipfile.ZipFile(path) as package:
-        program = json.loads(package.read("inrush.json"))["program"]
+        program = json.loads(package.read("inrush.json"))["targets"][0]["Cpu"]["program"]
     return f"{len(program['kernels'])} kernels, {len(program['steps'])} steps"
 
 
