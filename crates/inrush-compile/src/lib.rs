@@ -20,6 +20,7 @@ mod same;
 mod sequence;
 mod signature;
 mod sizes;
+mod slots;
 mod together;
 mod tune;
 mod wrap;
@@ -40,6 +41,7 @@ pub use sequence::{
     Call, Layout, Part, Request, Segment, Sequence, SequenceOutput, SymbolDef, SymbolFrom, View,
     What, compile_sequence,
 };
+pub use slots::Slots;
 pub use tune::{Candidate, TunedBuffer, Tuner};
 
 /// Sees the stages go by.

@@ -1,29 +1,13 @@
 //! From a sequence of segments and calls to the steps of a program in parts.
 
-use crate::{Call, Part, Sequence, SequenceOutput, SymbolDef, SymbolFrom, What};
+use crate::{Call, Part, Sequence, SequenceOutput, Slots, What};
 use inrush_aten::dynamic::{self, Dynamic};
 use inrush_base::{Error, Result};
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, Type, ValueId};
-use inrush_program::host::{Read, Segment, Symbol, View};
 use inrush_program::parts::{self, Out, Param, Step, StepKind, Write};
-use inrush_program::{Dt, Num, Size, SizeId};
+use inrush_program::{Num, Size, SizeId};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
-
-/// Slots of values, numbered as they are met.
-#[derive(Default)]
-struct Slots(FxHashMap<ValueId, usize>);
-
-impl Slots {
-    fn of(&mut self, v: ValueId) -> usize {
-        let next = self.0.len();
-        *self.0.entry(v).or_insert(next)
-    }
-
-    fn all(&mut self, values: &[ValueId]) -> Vec<usize> {
-        values.iter().map(|v| self.of(*v)).collect()
-    }
-}
 
 /// Steps in the making.
 struct Lower<'a> {
@@ -75,14 +59,14 @@ pub(super) fn lower(graph: &Graph, sequence: Sequence) -> Result<parts::Sequence
         });
     }
     let symbols = (sequence.symbols.iter())
-        .map(|s| symbol(s, &mut l.slots))
+        .map(|s| l.slots.symbol(s))
         .collect();
     let weights = l.weights(&steps, &outputs);
     Ok(parts::Sequence {
         steps,
         symbols,
         sizes: l.sizes,
-        slots: l.slots.0.len(),
+        slots: l.slots.count(),
         inputs,
         weights,
         outputs,
@@ -104,7 +88,7 @@ impl Lower<'_> {
 
     /// Returns slots and names of the weights that steps read or outputs name.
     fn weights(&self, steps: &[Step], outputs: &[Out]) -> Vec<(usize, String)> {
-        let mut used = vec![false; self.slots.0.len()];
+        let mut used = vec![false; self.slots.count()];
         for s in steps {
             s.kind.reads().into_iter().for_each(|s| used[s] = true);
         }
@@ -118,7 +102,7 @@ impl Lower<'_> {
             InputKind::Parameter { name }
             | InputKind::Buffer { name, .. }
             | InputKind::Constant { name } => {
-                let slot = *self.slots.0.get(&i.value)?;
+                let slot = self.slots.get(i.value)?;
                 used[slot].then(|| (slot, name.clone()))
             }
         };
@@ -128,21 +112,8 @@ impl Lower<'_> {
     /// Turns a part into a step; none where it is refused.
     fn step(&mut self, part: Part) -> Result<Option<Step>> {
         let kind = match part.what {
-            What::Segment(s) => StepKind::Segment(Segment {
-                inputs: self.slots.all(&s.inputs),
-                outputs: self.slots.all(&s.outputs),
-                symbols: s.symbols,
-                program: s.program,
-            }),
-            What::View(v) => StepKind::View(View {
-                base: self.slots.of(v.base),
-                value: self.slots.of(v.value),
-                sizes: v.sizes,
-                strides: v.strides,
-                offset: v.offset,
-                dtype: v.dtype.map(Dt),
-                base_layout: v.lies,
-            }),
+            What::Segment(s) => StepKind::Segment(self.slots.segment(s)),
+            What::View(v) => StepKind::View(self.slots.view(v)),
             What::Call(c) => match dynamic::find(&c.op) {
                 Some(d) => StepKind::Dynamic(self.dynamic(&c, d)?),
                 None => {
@@ -247,32 +218,6 @@ impl Lower<'_> {
             });
         }
         Ok((all, writes))
-    }
-}
-
-/// Says where a symbol's value is read.
-fn symbol(s: &SymbolDef, slots: &mut Slots) -> Symbol {
-    let (value, read) = match s.source {
-        SymbolFrom::Int(v) => (v, Read::Int),
-        SymbolFrom::Dim {
-            value,
-            dim,
-            factor,
-            offset,
-        } => {
-            let dim = dim as usize;
-            let read = Read::Dim {
-                dim,
-                factor,
-                offset,
-            };
-            (value, read)
-        }
-    };
-    Symbol {
-        slot: slots.of(value),
-        read,
-        after: s.after,
     }
 }
 

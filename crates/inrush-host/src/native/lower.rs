@@ -1,32 +1,15 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
 use crate::program::{
-    Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Lowered, Object, Out, Read,
-    Segment, Step, StepKind, Symbol, View,
+    Call, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step, StepKind,
 };
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_compile::{
-    Layout as SequenceLayout, Observer, Options, Part, Request, Sequence, SequenceOutput,
-    SymbolDef, SymbolFrom, What, compile_sequence,
+    Observer, Options, Part, Request, Sequence, SequenceOutput, Slots, SymbolDef, What,
+    compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
-use inrush_program::{Dt, GpuTarget};
-use rustc_hash::FxHashMap;
-
-/// Slots of values, numbered as they are met.
-#[derive(Default)]
-struct Slots(FxHashMap<ValueId, usize>);
-
-impl Slots {
-    fn of(&mut self, v: ValueId) -> usize {
-        let next = self.0.len();
-        *self.0.entry(v).or_insert(next)
-    }
-
-    fn all(&mut self, values: &[ValueId]) -> Vec<usize> {
-        values.iter().map(|v| self.of(*v)).collect()
-    }
-}
+use inrush_program::GpuTarget;
 
 /// Compiles a graph for a device: segments as kernels, products by a library if the options say so.
 ///
@@ -69,15 +52,13 @@ pub fn lower(
     } = entries(graph, &mut slots);
     let steps = steps(graph, sequence.parts, &mut slots, caps)?;
     let outputs = outputs(&sequence.outputs, &mut slots, &mut objects);
-    let symbols = (sequence.symbols.iter())
-        .map(|s| symbol(s, &mut slots))
-        .collect();
-    let layouts = layouts(sequence.layouts, &slots);
+    let symbols = (sequence.symbols.iter()).map(|s| slots.symbol(s)).collect();
+    let layouts = slots.layouts(sequence.layouts);
     let program = HostProgram {
         steps,
         symbols,
         sizes: sequence.sizes,
-        slots: slots.0.len(),
+        slots: slots.count(),
         inputs: inputs.iter().map(|i| i.0).collect(),
         constants,
         outputs,
@@ -160,21 +141,8 @@ fn steps(graph: &Graph, parts: Vec<Part>, slots: &mut Slots, caps: &Caps) -> Res
     let (mut steps, mut refused) = (Vec::new(), Vec::new());
     for part in parts {
         let kind = match part.what {
-            What::Segment(s) => StepKind::Segment(Segment {
-                inputs: slots.all(&s.inputs),
-                outputs: slots.all(&s.outputs),
-                symbols: s.symbols,
-                program: s.program,
-            }),
-            What::View(v) => StepKind::View(View {
-                base: slots.of(v.base),
-                value: slots.of(v.value),
-                sizes: v.sizes,
-                strides: v.strides,
-                offset: v.offset,
-                dtype: v.dtype.map(Dt),
-                base_layout: v.lies,
-            }),
+            What::Segment(s) => StepKind::Segment(slots.segment(s)),
+            What::View(v) => StepKind::View(slots.view(v)),
             What::Call(c) => {
                 let reads: Vec<ValueId> = graph.nodes[c.node.index()].reads().collect();
                 let op = product(&c.op).filter(|_| c.library && reads.len() == 2);
@@ -222,47 +190,6 @@ fn outputs(outputs: &[SequenceOutput], slots: &mut Slots, objects: &mut Vec<Obje
             SequenceOutput::None => object(Object::None),
         })
         .collect()
-}
-
-/// Says where a symbol's value is read.
-fn symbol(s: &SymbolDef, slots: &mut Slots) -> Symbol {
-    let (value, read) = match s.source {
-        SymbolFrom::Int(v) => (v, Read::Int),
-        SymbolFrom::Dim {
-            value,
-            dim,
-            factor,
-            offset,
-        } => {
-            let dim = dim as usize;
-            let read = Read::Dim {
-                dim,
-                factor,
-                offset,
-            };
-            (value, read)
-        }
-    };
-    Symbol {
-        slot: slots.of(value),
-        read,
-        after: None,
-    }
-}
-
-/// Orders layouts by slot. Values without a slot need none.
-fn layouts(given: Vec<(ValueId, SequenceLayout)>, slots: &Slots) -> Vec<Option<Layout>> {
-    let mut layouts = vec![None; slots.0.len()];
-    for (v, l) in given {
-        if let Some(slot) = slots.0.get(&v) {
-            layouts[*slot] = Some(Layout {
-                dtype: Dt(l.dtype),
-                sizes: l.sizes,
-                strides: l.strides,
-            });
-        }
-    }
-    layouts
 }
 
 /// Returns the library call of an operator, if this host has it.

@@ -11,10 +11,10 @@ use crate::host::call::Reader;
 use crate::host::{self, run};
 use inrush_aten::random::SEED_OPERATOR;
 use inrush_base::{Caps, Error};
-use inrush_compile::{Sequence, SequenceOutput, SymbolDef, SymbolFrom, What};
+use inrush_compile::{Sequence, SequenceOutput, Slots, What};
 use inrush_graph::{Graph, InputKind, Type, ValueId};
-use inrush_host::program::{self, HostProgram, ObjectId, Out, Read, Step, StepKind};
-use inrush_program::{Dt, GpuKernel};
+use inrush_host::program::{self, HostProgram, ObjectId, Out, Step, StepKind};
+use inrush_program::GpuKernel;
 use pyo3::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -33,7 +33,7 @@ impl<'py> Lowering<'_, 'py> {
     /// Returns the host program of a sequence, and its objects.
     pub fn host_program(&self, mut sequence: Sequence) -> PyResult<(HostProgram, Vec<Py<PyAny>>)> {
         let ints: FxHashMap<_, _> = sequence.ints.iter().copied().collect();
-        let mut slots = FxHashMap::default();
+        let mut slots = Slots::default();
         let mut objects = Vec::new();
         let mut r = Reader::new(self.py, self.imported, &ints, &mut slots, &mut objects)?;
         let (inputs, constants) = self.inputs(&mut r, &sequence.graph);
@@ -43,8 +43,8 @@ impl<'py> Lowering<'_, 'py> {
         let mut steps = Vec::new();
         for (at, part) in std::mem::take(&mut sequence.parts).into_iter().enumerate() {
             let kind = match part.what {
-                What::Segment(s) => segment(&mut r, s),
-                What::View(v) => view(&mut r, v),
+                What::Segment(s) => StepKind::Segment(r.slots.segment(s)),
+                What::View(v) => StepKind::View(r.slots.view(v)),
                 What::Call(c) => self.call(&mut r, &sequence, &mut kernels, &c)?,
             };
             steps.push(Step {
@@ -56,13 +56,13 @@ impl<'py> Lowering<'_, 'py> {
         let outputs = (sequence.outputs.iter())
             .map(|o| self.output(&mut r, o))
             .collect::<PyResult<_>>()?;
-        let symbols = sequence.symbols.iter().map(|s| symbol(&mut r, s)).collect();
+        let symbols = sequence.symbols.iter().map(|s| r.slots.symbol(s)).collect();
         let gpu = self.gpu(&slots, std::mem::take(&mut sequence.layouts), kernels);
         let program = HostProgram {
             steps,
             symbols,
             sizes: sequence.sizes,
-            slots: slots.len(),
+            slots: slots.count(),
             inputs,
             constants,
             outputs,
@@ -159,27 +159,17 @@ impl<'py> Lowering<'_, 'py> {
     /// layout; the CPU reads shapes from its tensors instead.
     fn gpu(
         &self,
-        slots: &FxHashMap<ValueId, usize>,
+        slots: &Slots,
         by_value: Vec<(ValueId, inrush_compile::Layout)>,
         kernels: Vec<GpuKernel>,
     ) -> Option<program::Gpu> {
         let (_, target) = self.place.gpu.as_ref()?;
-        let mut layouts = vec![None; slots.len()];
-        for (v, l) in by_value {
-            if let Some(slot) = slots.get(&v) {
-                layouts[*slot] = Some(program::Layout {
-                    dtype: Dt(l.dtype),
-                    sizes: l.sizes,
-                    strides: l.strides,
-                });
-            }
-        }
         Some(program::Gpu {
             graphs: self.settings.graphs,
             target: target.clone(),
             device: self.place.device(),
             kernels,
-            layouts,
+            layouts: slots.layouts(by_value),
         })
     }
 }
@@ -194,50 +184,4 @@ fn has_layouts(sequence: &Sequence, c: &inrush_compile::Call) -> bool {
             || sequence.layouts.iter().any(|(l, _)| *l == v)
     };
     (node.reads().chain(node.outs.first().copied())).all(has_layout)
-}
-
-fn segment(r: &mut Reader<'_, '_>, s: inrush_compile::Segment) -> StepKind {
-    StepKind::Segment(program::Segment {
-        program: s.program,
-        inputs: s.inputs.iter().map(|v| r.slot(*v)).collect(),
-        symbols: s.symbols,
-        outputs: s.outputs.iter().map(|v| r.slot(*v)).collect(),
-    })
-}
-
-fn view(r: &mut Reader<'_, '_>, v: inrush_compile::View) -> StepKind {
-    StepKind::View(program::View {
-        base: r.slot(v.base),
-        value: r.slot(v.value),
-        sizes: v.sizes,
-        strides: v.strides,
-        offset: v.offset,
-        dtype: v.dtype.map(Dt),
-        base_layout: v.lies,
-    })
-}
-
-fn symbol(r: &mut Reader<'_, '_>, s: &SymbolDef) -> program::Symbol {
-    let (value, read) = match s.source {
-        SymbolFrom::Int(v) => (v, Read::Int),
-        SymbolFrom::Dim {
-            value,
-            dim,
-            factor,
-            offset,
-        } => {
-            let dim = dim as usize;
-            let read = Read::Dim {
-                dim,
-                factor,
-                offset,
-            };
-            (value, read)
-        }
-    };
-    program::Symbol {
-        slot: r.slot(value),
-        read,
-        after: s.after,
-    }
 }

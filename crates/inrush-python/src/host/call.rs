@@ -13,6 +13,7 @@
 use crate::errors::raise;
 use crate::fx::{Imported, Source, key};
 use inrush_base::Error;
+use inrush_compile::Slots;
 use inrush_expr::Expr;
 use inrush_graph::ValueId;
 use inrush_host::program::{Call, ObjectId, Template};
@@ -42,7 +43,7 @@ pub struct Reader<'a, 'py> {
     /// Lines of the size arithmetic that were asked for in the request.
     pub ints: &'a FxHashMap<Expr, SizeId>,
     /// Slots so far, by value.
-    pub slots: &'a mut FxHashMap<ValueId, usize>,
+    pub slots: &'a mut Slots,
     /// Objects of the program so far; an id is a position. Equal objects are not merged.
     pub objects: &'a mut Vec<Py<PyAny>>,
     /// Operands that the call which is read takes instead of those that its FX node names.
@@ -54,7 +55,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         py: Python<'py>,
         imported: &'a Imported,
         ints: &'a FxHashMap<Expr, SizeId>,
-        slots: &'a mut FxHashMap<ValueId, usize>,
+        slots: &'a mut Slots,
         objects: &'a mut Vec<Py<PyAny>>,
     ) -> PyResult<Self> {
         Ok(Reader {
@@ -70,8 +71,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// Returns the slot of a value, a new one at the first request.
     pub fn slot(&mut self, v: ValueId) -> usize {
-        let next = self.slots.len();
-        *self.slots.entry(v).or_insert(next)
+        self.slots.of(v)
     }
 
     /// Returns the FX node that a call is read from, whose operands are from now on those of the call; `None` for a call that a
