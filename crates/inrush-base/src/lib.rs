@@ -22,7 +22,7 @@ pub use dtype::{DType, DTypeClass, promote};
 pub use error::{CheckKind, Error, ErrorKind, Result};
 pub use index_set::{Lookup, Vacant};
 pub use scalar::Scalar;
-pub use strides::strides_nest;
+pub use strides::{same_strides, strides_nest};
 pub use threads::{both, shares, side_by_side, with_helpers};
 
 /// Declares a typed index into an arena: `Copy`, four bytes, printed as `prefix` + number.

@@ -33,7 +33,7 @@ use inrush_base::{CheckKind, Scalar};
 use serde::{Deserialize, Serialize};
 
 pub use gpu::{BinaryInfo, GpuKernel, GpuTarget, MapLayout};
-pub use size::{Size, SizeId, evaluate, evaluate_known};
+pub use size::{Size, SizeId, evaluate, evaluate_known, solve};
 
 /// The weight that holds the seed of a model's next call, one `i64`: no file has it. It is 0 when a model is loaded, and each
 /// call of a program that draws random numbers leaves it one higher.

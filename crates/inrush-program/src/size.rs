@@ -26,6 +26,12 @@ pub enum Size {
     Max(SizeId, SizeId),
 }
 
+/// Solves `size = factor * symbol + offset` for the symbol; `None` where no integer does. The terms may come from files and users.
+pub fn solve(size: i64, factor: i64, offset: i64) -> Option<i64> {
+    let rest = size.checked_sub(offset)?;
+    (rest.checked_rem(factor)? == 0).then(|| rest / factor)
+}
+
 impl Size {
     /// Earlier lines that the line reads.
     pub fn operands(&self) -> Vec<SizeId> {

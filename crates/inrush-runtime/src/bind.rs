@@ -4,7 +4,7 @@ use crate::tensor::{Tensor, Value, Writes};
 use inrush_base::{Error, Result, Scalar};
 use inrush_program::{
     Guard, Input, InputType, Program, Reads, Relation, SizeId, Symbol, SymbolSource, evaluate,
-    evaluate_known,
+    evaluate_known, solve,
 };
 
 /// Reads the values of the program's symbols for this call into `out`.
@@ -97,15 +97,13 @@ fn symbol(program: &Program, s: &Symbol, inputs: &[Value]) -> Result<i64> {
                 return Err(Error::internal("a symbol's input is no tensor"));
             };
             let size = t.sizes[dim as usize];
-            let rest = size - offset;
-            if rest % factor != 0 {
+            solve(size, factor, offset).ok_or_else(|| {
                 let name = &program.inputs[input as usize].name;
-                return Err(Error::input(format!(
+                Error::input(format!(
                     "input `{name}`: size {size} of dimension {dim} must be {factor}*{} + {offset}",
                     s.name
-                )));
-            }
-            Ok(rest / factor)
+                ))
+            })
         }
         SymbolSource::Int { input } => match &inputs[input as usize] {
             Value::Int(v) => Ok(*v),

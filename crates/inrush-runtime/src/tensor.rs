@@ -1,7 +1,7 @@
 //! Tensors at the runtime's border: what a caller passes in and gets back.
 
 use crate::weights::WeightView;
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Result, Scalar, same_strides};
 use inrush_cpu::Bytes;
 use std::any::Any;
 use std::sync::{Arc, Mutex, Weak};
@@ -292,12 +292,7 @@ impl Tensor {
 
     /// Returns true if the strides of all dimensions of more than one element are `strides`, or if there are no elements.
     pub fn lies_as(&self, strides: &[i64]) -> bool {
-        self.sizes.contains(&0)
-            || self
-                .sizes
-                .iter()
-                .zip(self.strides.iter().zip(strides))
-                .all(|(s, (a, b))| *s == 1 || a == b)
+        same_strides(&self.sizes, &self.strides, strides)
     }
 
     /// Returns the elements in row-major order as bytes.

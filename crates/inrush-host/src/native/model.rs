@@ -6,8 +6,8 @@ use crate::gpu::plan::{CheckInput, Plain, View};
 use crate::gpu::{Engine, Frame};
 use crate::program::{HostProgram, Layout, Lowered, Object, Out, Read};
 use crate::shape::{Shape, dtype_code};
-use inrush_base::{DType, Error, Result};
-use inrush_program::evaluate_known;
+use inrush_base::{DType, Error, Result, same_strides};
+use inrush_program::{evaluate_known, solve};
 use inrush_runtime::tensor::extent;
 use inrush_runtime::triton::Binary;
 use inrush_runtime::{Storage, Tensor, Value, WeightSource};
@@ -68,7 +68,7 @@ impl Model {
             let bytes = shape.bytes()? as usize;
             let same = w.dtype == layout.dtype.0
                 && w.sizes == shape.sizes.as_slice()
-                && has_strides(w.sizes, w.strides, &shape.strides);
+                && same_strides(w.sizes, w.strides, &shape.strides);
             if !same || w.bytes.len() < bytes {
                 return Err(Error::input(format!(
                     "the weight `{name}` has other sizes, strides or dtype than its model says"
@@ -155,12 +155,6 @@ fn shape(layout: &Layout, sizes: &[Option<i64>]) -> Result<Shape> {
     })
 }
 
-/// Returns true if strides agree where they matter.
-fn has_strides(sizes: &[i64], have: &[i64], want: &[i64]) -> bool {
-    sizes.contains(&0)
-        || (sizes.iter().zip(have.iter().zip(want))).all(|(n, (a, b))| *n <= 1 || a == b)
-}
-
 fn dtype_of(code: i32) -> Result<DType> {
     crate::shape::dtype_of(code).ok_or_else(|| Error::internal("a dtype without a name"))
 }
@@ -178,14 +172,12 @@ impl CallState<'_> {
                     },
                     Some(Value::Tensor(t)),
                 ) => {
-                    let size = t.sizes.get(dim).copied().unwrap_or(0) - offset;
-                    if size % factor != 0 {
-                        return Err(Error::input(format!(
-                            "size {} is not what the model was compiled for",
-                            size + offset
-                        )));
-                    }
-                    size / factor
+                    let size = t.sizes.get(dim).copied().unwrap_or(0);
+                    solve(size, factor, offset).ok_or_else(|| {
+                        Error::input(format!(
+                            "size {size} is not what the model was compiled for"
+                        ))
+                    })?
                 }
                 _ => return Err(Error::input("an input is not of the kind the model takes")),
             };

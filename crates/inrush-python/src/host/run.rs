@@ -17,10 +17,10 @@ use super::call::{self, Frame};
 use super::shim::{Shims, shims};
 use super::{Engine, Todo};
 use crate::errors::raise;
-use inrush_base::{Error, ErrorKind, Scalar};
+use inrush_base::{Error, ErrorKind, Scalar, same_strides};
 use inrush_host::dtype_code;
 use inrush_host::program::{HostProgram, ObjectId, Out, Read, Segment, StepKind, View};
-use inrush_program::{Reads, Size, SizeId, evaluate_known};
+use inrush_program::{Reads, Size, SizeId, evaluate_known, solve};
 use inrush_runtime::{CallPlan, Model, OutputPlace, PlannedOutput};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -245,14 +245,12 @@ impl Call<'_> {
                 } => {
                     // SAFETY: the tensor is held by its slot.
                     let (sizes, _) = unsafe { shims.shape(shims.tensor(object)?)? };
-                    let size = sizes.get(dim).copied().unwrap_or(0) - offset;
-                    if size % factor != 0 {
-                        return Err(PyValueError::new_err(format!(
-                            "size {} is not what the graph was compiled for",
-                            size + offset
-                        )));
-                    }
-                    size / factor
+                    let size = sizes.get(dim).copied().unwrap_or(0);
+                    solve(size, factor, offset).ok_or_else(|| {
+                        PyValueError::new_err(format!(
+                            "size {size} is not what the graph was compiled for"
+                        ))
+                    })?
                 }
             };
             self.symbols[k] = Some(value);
@@ -308,9 +306,8 @@ impl Call<'_> {
             // A called operator may give other strides, and for some even another dtype, than its
             // metadata says. Strides of dimensions of one element address nothing, so they may
             // differ.
-            let lies = (sizes.iter().zip(strides.iter().zip(&want.strides)))
-                .all(|(n, (a, b))| *n <= 1 || a == b);
-            if !lies && want.reads != Reads::Elements && !sizes.contains(&0) {
+            let lies = same_strides(sizes, strides, &want.strides);
+            if !lies && want.reads != Reads::Elements {
                 let name = &s.program.inputs[k].name;
                 return Err(raise(inrush_runtime::other_strides(
                     name,
@@ -461,8 +458,7 @@ pub fn laid_out<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     // SAFETY: the caller holds the tensor.
     let (have, by) = unsafe { shims.shape(shims.tensor(tensor)?)? };
-    let same = (have.iter().zip(by.iter().zip(strides))).all(|(n, (a, b))| *n <= 1 || a == b);
-    if same || have.contains(&0) {
+    if same_strides(have, by, strides) {
         return Ok(None);
     }
     let copy = tensor.call_method1("new_empty_strided", (sizes, strides))?;

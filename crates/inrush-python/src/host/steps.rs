@@ -3,6 +3,7 @@
 use super::run::{Call, laid_out, run_error, scalar, share};
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
+use inrush_base::same_strides;
 use inrush_host::devices::torch_name;
 use inrush_host::gpu::plan::{CheckInput, Op, Plain};
 use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
@@ -104,8 +105,7 @@ fn check_input(
             want.sizes
         )));
     }
-    let same =
-        (sizes.iter().zip(strides.iter().zip(&want.strides))).all(|(n, (a, b))| *n <= 1 || a == b);
+    let same = same_strides(sizes, strides, &want.strides);
     // SAFETY: as above.
     let plain = unsafe { torch.shims.is_materialized(h, address as *const u8) };
     let fits = here && dtype == want.dtype && same && address % POINTER_ALIGNMENT == 0 && plain;

@@ -10,7 +10,9 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_library::{DynamicCall, DynamicFunction, Input, Results};
 use inrush_program::host::{Read, Segment, View};
 use inrush_program::parts::{Dynamic, Out, Param, Sequence, StepKind};
-use inrush_program::{InputType, Place, Program, Size, SizeId, SymbolSource, evaluate_known};
+use inrush_program::{
+    InputType, Place, Program, Size, SizeId, SymbolSource, evaluate_known, solve,
+};
 use std::sync::Arc;
 
 /// The state of a call.
@@ -148,8 +150,7 @@ impl Call<'_> {
                     Some(Value::Tensor(t)),
                 ) => {
                     let size = t.sizes.get(*dim).copied();
-                    let rest = size.and_then(|n| n.checked_sub(*offset));
-                    let solved = rest.filter(|r| r % factor == 0).map(|r| r / factor);
+                    let solved = size.and_then(|n| solve(n, *factor, *offset));
                     solved.ok_or_else(|| {
                         Error::input(format!(
                             "`{}` has no value: size {size:?} is not {factor}*{} + {offset}",
