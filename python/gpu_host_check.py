@@ -21,6 +21,44 @@ import sys
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
+def transformer(layers, causal=True):
+    """A small transformer over tokens."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    width, heads = 128, 4
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            n, length, width = x.shape
+            parts = self.qkv(self.before(x)).view(n, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=causal)
+            x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
+            return x + self.down(F.gelu(self.up(self.after(x))))
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(1000, width), nn.Embedding(64, width)
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000, bias=False)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return Transformer()
+
+
 def models():
     """Name, module, dtype, dynamic dimensions, lists of inputs."""
     import torch
@@ -40,34 +78,6 @@ def models():
             y = F.gelu(self.layer(x)) * self.scale
             z = F.silu(self.group(self.batch(y))) + x
             return z, z.softmax(-1), z.var(-1)
-
-    class Block(nn.Module):
-        def __init__(self, width, heads, causal):
-            super().__init__()
-            self.heads, self.causal = heads, causal
-            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            n, length, width = x.shape
-            parts = self.qkv(self.before(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            y = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=self.causal)
-            x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
-            return x + self.down(F.gelu(self.up(self.after(x))))
-
-    class Transformer(nn.Module):
-        def __init__(self, causal=True):
-            super().__init__()
-            self.tokens, self.positions = nn.Embedding(1000, 128), nn.Embedding(64, 128)
-            self.blocks = nn.ModuleList([Block(128, 4, causal) for _ in range(4)])
-            self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 1000, bias=False)
-
-        def forward(self, ids):
-            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
 
     class Convolutional(nn.Module):
         def __init__(self):
@@ -89,8 +99,8 @@ def models():
     rows = torch.export.Dim("rows", min=2, max=64)
     yield "normalised", Normalised(), "float32", None, [[torch.randn(8, 32, 320)]]
     yield "normalised_rows", Normalised(), "float32", ({0: rows},), [[torch.randn(n, 32, 320)] for n in (2, 5, 64)]
-    yield "transformer", Transformer(), "float32", None, [[ids(2, 48)]]
-    yield "transformer_half", Transformer(False).half(), "float16", None, [[ids(2, 64)]]
+    yield "transformer", transformer(4), "float32", None, [[ids(2, 48)]]
+    yield "transformer_half", transformer(4, causal=False).half(), "float16", None, [[ids(2, 64)]]
     yield "convolutional", Convolutional(), "float32", None, [[torch.randn(4, 3, 32, 32)]]
     inputs = [torch.randn(33, 65), torch.randn(65, 17), torch.randn(6, 9, 31)]
     yield "products", Products(), "float32", None, [inputs]
@@ -114,6 +124,20 @@ def write_tensors(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text + blob)
 
 
+def write_cases(folder, name, module, dtype, cases):
+    """Writes inputs and what eager gives for them. Makes a module of half precision one of float32."""
+    import torch
+
+    for k, inputs in enumerate(cases):
+        # Half precision is compared with what float32 gives for the same weights.
+        wide = module.float() if dtype != "float32" else module
+        out = wide(*[x.float() if x.is_floating_point() else x for x in inputs])
+        out = out if isinstance(out, tuple) else (out,)
+        out = [o.to(getattr(torch, dtype)) for o in out]
+        write_tensors(os.path.join(folder, f"{name}.{k}.inputs"), {str(i): x for i, x in enumerate(inputs)})
+        write_tensors(os.path.join(folder, f"{name}.{k}.expect"), {str(i): x for i, x in enumerate(out)})
+
+
 def make(folder):
     import torch
 
@@ -124,14 +148,7 @@ def make(folder):
         with torch.no_grad():
             program = torch.export.export(module, tuple(cases[0]), dynamic_shapes=dynamic)
             torch.export.save(program, os.path.join(folder, f"{name}.pt2"))
-            for k, inputs in enumerate(cases):
-                # Half precision is compared with what float32 gives for the same weights.
-                wide = module.float() if dtype != "float32" else module
-                out = wide(*[x.float() if x.is_floating_point() else x for x in inputs])
-                out = out if isinstance(out, tuple) else (out,)
-                out = [o.to(getattr(torch, dtype)) for o in out]
-                write_tensors(os.path.join(folder, f"{name}.{k}.inputs"), {str(i): x for i, x in enumerate(inputs)})
-                write_tensors(os.path.join(folder, f"{name}.{k}.expect"), {str(i): x for i, x in enumerate(out)})
+            write_cases(folder, name, module, dtype, cases)
         index.append({"name": name, "dtype": dtype, "cases": len(cases)})
         print(f"made {name}")
     with open(os.path.join(folder, "index.json"), "w") as file:

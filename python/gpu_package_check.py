@@ -3,11 +3,11 @@
     python gpu_package_check.py --make FOLDER --inrush BINARY   # archives, packages, inputs, eager's outputs
     python gpu_package_check.py --run FOLDER --inrush BINARY    # on a machine with a GPU and its driver
 
-`--run` imports nothing but the standard library. It runs the command with an empty PATH and an `INRUSH_PYTHON` that does not
-exist, so that neither Python nor Triton nor a compiler can take part. Each model is packaged for an H100 with products by
-cuBLAS and with all of it compiled, and for an A100, whose PTX the driver of a later GPU finishes. cuBLAS is looked for by the
-loader; `--cublas FOLDER` names its folder, and without it what needs it is skipped. The exit status is 1 if a run fails or a
-result is off.
+`--run` imports the standard library and `gpu_host_check.py` alone. It runs the command with an empty PATH and an `INRUSH_PYTHON`
+that does not exist, so that neither Python nor Triton nor a compiler can take part. Each model is packaged for an H100 with
+products by cuBLAS and with all of it compiled, and for an A100, whose PTX the driver of a later GPU finishes. cuBLAS is looked
+for by the loader; `--cublas FOLDER` names its folder, and without it what needs it is skipped. The exit status is 1 if a run
+fails or a result is off.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import subprocess
 import sys
 import time
 
+from gpu_host_check import TOLERANCE, transformer, write_cases
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Norm of the difference over norm of the expected output. Products of float32 add up in another order.
-TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 # Name of the package's kind, targets, whether products are compiled.
 KINDS = (("h100", "cpu,h100", False), ("h100_alone", "h100,mi300x", True), ("a100_ptx", "a100", True))
 
@@ -32,34 +32,6 @@ def models():
     import torch
     from torch import nn
     from torch.nn import functional as F
-
-    class Block(nn.Module):
-        def __init__(self, width, heads):
-            super().__init__()
-            self.heads = heads
-            self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            n, length, width = x.shape
-            parts = self.qkv(self.before(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            y = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
-            return x + self.down(F.gelu(self.up(self.after(x))))
-
-    class Transformer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokens, self.positions = nn.Embedding(1000, 128), nn.Embedding(64, 128)
-            self.blocks = nn.ModuleList([Block(128, 4) for _ in range(2)])
-            self.norm, self.head = nn.LayerNorm(128), nn.Linear(128, 1000, bias=False)
-
-        def forward(self, ids):
-            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
 
     class Residual(nn.Module):
         def __init__(self, width):
@@ -84,8 +56,8 @@ def models():
 
     torch.manual_seed(0)
     batch = torch.export.Dim("batch", min=1, max=256)
-    yield "transformer", Transformer(), "float32", None, [[torch.randint(0, 1000, (2, 48))]]
-    yield "transformer_half", Transformer().half(), "float16", None, [[torch.randint(0, 1000, (2, 64))]]
+    yield "transformer", transformer(2), "float32", None, [[torch.randint(0, 1000, (2, 48))]]
+    yield "transformer_half", transformer(2).half(), "float16", None, [[torch.randint(0, 1000, (2, 64))]]
     yield "residual", Residual(32), "float32", None, [[torch.randn(4, 3, 32, 32)]]
     yield "rows", Rows(), "float32", ({0: batch},), [[torch.randn(n, 7, 96)] for n in (2, 33, 256)]
 
@@ -106,7 +78,6 @@ def package(binary, folder, name, archive):
 def make(folder, binary):
     """Writes packages, inputs and expected outputs."""
     import torch
-    from gpu_host_check import write_tensors
 
     os.makedirs(folder, exist_ok=True)
     digits = os.path.join(HERE, "..", "examples", "digits")
@@ -125,14 +96,7 @@ def make(folder, binary):
             torch.export.save(program, archive)
             package(binary, folder, name, archive)
             os.remove(archive)
-            for k, inputs in enumerate(cases):
-                # Half precision is compared with what float32 gives for the same weights.
-                wide = module.float() if dtype != "float32" else module
-                out = wide(*[x.float() if x.is_floating_point() else x for x in inputs])
-                out = out if isinstance(out, tuple) else (out,)
-                out = [o.to(getattr(torch, dtype)) for o in out]
-                write_tensors(os.path.join(folder, f"{name}.{k}.inputs"), {str(i): x for i, x in enumerate(inputs)})
-                write_tensors(os.path.join(folder, f"{name}.{k}.expect"), {str(i): x for i, x in enumerate(out)})
+            write_cases(folder, name, module, dtype, cases)
         index.append({"name": name, "dtype": dtype, "cases": len(cases)})
     with open(os.path.join(folder, "index.json"), "w") as file:
         json.dump(index, file)
