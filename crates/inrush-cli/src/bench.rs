@@ -6,6 +6,7 @@
 use crate::args::BenchArgs;
 use crate::out::say;
 use crate::run::{Counts, Latency, bind_inputs, measure, measure_calls, random_inputs};
+use crate::session::Times;
 use crate::{device, io, session};
 use inrush_base::{Error, Result};
 use inrush_host::native;
@@ -47,15 +48,15 @@ pub fn bench(a: &BenchArgs) -> Result<ExitCode> {
 /// Measures a model. Inputs are those of the file next to it, else the archive's samples, else
 /// random.
 fn one(path: &Path, a: &BenchArgs) -> Result<()> {
+    if a.device != "cpu" {
+        return on_device(path, a);
+    }
     // `--cold`: an empty cache that lives as long as this function.
     let fresh = a
         .cold
         .then(tempfile::tempdir)
         .transpose()
         .map_err(|e| Error::machine(format!("cannot make a temporary folder: {e}")))?;
-    if a.device != "cpu" {
-        return on_device(path, a);
-    }
     let cache = fresh
         .as_ref()
         .map_or_else(Cache::open_default, |d| Cache::at(d.path().to_path_buf()));
@@ -75,35 +76,24 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
             .collect();
         random_inputs(&s.model, &symbols)?
     };
-    let l = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds))?;
+    let latency = measure(&s.model, &inputs, Duration::from_secs_f64(a.seconds))?;
     let counts = Counts::of(&s.model);
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    let graph = s.times.compile() - s.times.build();
-    if a.json {
-        let line = serde_json::json!({
-            "model": path.display().to_string(),
-            "target": s.caps.to_string(),
-            "threads": s.caps.threads,
-            "graph_ms": ms(graph),
-            "build_ms": ms(s.times.build()),
-            "cached": s.cached,
-            "load_ms": ms(s.times.load),
-            "run_ms": ms(l.median),
-            "best_ms": ms(l.best),
-            "kernels": counts.kernels,
-            "contractions": counts.contractions,
-            "peak_bytes": s.model.stats(&inputs)?.bytes,
-        });
-        say!("{line}")?;
-    } else {
-        row(
-            path,
-            &[ms(graph), ms(s.times.build()), ms(s.times.load)],
-            &l,
-            counts.kernels + counts.contractions,
-        )?;
+    let measured = Measured {
+        path,
+        target: s.caps.to_string(),
+        times: &s.times,
+        cached: s.cached,
+        latency,
+        kernels: counts.kernels,
+        contractions: counts.contractions,
+    };
+    if !a.json {
+        return measured.row();
     }
-    Ok(())
+    let mut line = measured.json();
+    line["threads"] = s.caps.threads.into();
+    line["peak_bytes"] = s.model.stats(&inputs)?.bytes.into();
+    say!("{line}")
 }
 
 /// Measures a model on the device that `--device` names.
@@ -114,48 +104,80 @@ fn on_device(path: &Path, a: &BenchArgs) -> Result<()> {
     let (inputs, _) =
         device::inputs(&s, given).map_err(|e| e.in_file(path.display().to_string()))?;
     let limit = Duration::from_secs_f64(a.seconds);
-    let l = measure_calls(&mut || s.model.run(&inputs), limit)?;
-    let (launches, products) = device::count(&s.model);
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    let graph = s.times.compile() - s.times.build();
-    if a.json {
-        let line = serde_json::json!({
-            "model": path.display().to_string(),
-            "target": format!("{}-{}", s.target.backend, s.target.arch),
-            "device": a.device,
-            "graph_ms": ms(graph),
-            "build_ms": ms(s.times.build()),
-            "cached": s.cached,
-            "load_ms": ms(s.times.load),
-            "run_ms": ms(l.median),
-            "best_ms": ms(l.best),
-            "kernels": launches,
-            "contractions": products,
-        });
-        return say!("{line}");
-    }
-    row(
+    let latency = measure_calls(&mut || s.model.run(&inputs), limit)?;
+    let (kernels, contractions) = device::count(&s.model);
+    let measured = Measured {
         path,
-        &[ms(graph), ms(s.times.build()), ms(s.times.load)],
-        &l,
-        launches + products,
-    )
+        target: format!("{}-{}", s.target.backend, s.target.arch),
+        times: &s.times,
+        cached: s.cached,
+        latency,
+        kernels,
+        contractions,
+    };
+    if !a.json {
+        return measured.row();
+    }
+    let mut line = measured.json();
+    line["device"] = a.device.as_str().into();
+    say!("{line}")
 }
 
-/// Prints a line of the table: times of the graph, of its build and of loading, then of calls.
-fn row(path: &Path, [graph, build, load]: &[f64; 3], l: &Latency, launches: usize) -> Result<()> {
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    say!(
-        "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
-        path.file_name()
-            .map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
-        graph,
-        build,
-        load,
-        ms(l.median),
-        ms(l.best),
-        launches
-    )
+/// The measurements of a model.
+struct Measured<'a> {
+    path: &'a Path,
+    target: String,
+    times: &'a Times,
+    /// True if the machine code was in the cache; `None` for packages.
+    cached: Option<bool>,
+    latency: Latency,
+    kernels: usize,
+    /// Matrix products and convolutions.
+    contractions: usize,
+}
+
+impl Measured<'_> {
+    /// Returns milliseconds of the graph, of its build and of loading.
+    fn compile_ms(&self) -> [f64; 3] {
+        let t = self.times;
+        [t.compile() - t.build(), t.build(), t.load].map(ms)
+    }
+
+    /// Returns what `--json` prints of any model.
+    fn json(&self) -> serde_json::Value {
+        let [graph, build, load] = self.compile_ms();
+        serde_json::json!({
+            "model": self.path.display().to_string(),
+            "target": self.target,
+            "graph_ms": graph,
+            "build_ms": build,
+            "cached": self.cached,
+            "load_ms": load,
+            "run_ms": ms(self.latency.median),
+            "best_ms": ms(self.latency.best),
+            "kernels": self.kernels,
+            "contractions": self.contractions,
+        })
+    }
+
+    /// Prints a line of the table.
+    fn row(&self) -> Result<()> {
+        let [graph, build, load] = self.compile_ms();
+        say!(
+            "{:<36} {:>10.1} {:>10.1} {:>9.1} {:>10.3} {:>10.3} {:>8}",
+            (self.path.file_name()).map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+            graph,
+            build,
+            load,
+            ms(self.latency.median),
+            ms(self.latency.best),
+            self.kernels + self.contractions
+        )
+    }
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
 }
 
 /// Returns `NAME.inputs.safetensors`, next to `NAME.pt2`.
