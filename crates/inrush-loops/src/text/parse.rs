@@ -333,15 +333,7 @@ impl<'a> Reader<'a> {
         };
         self.s.expect("{")?;
         self.s.end_of_line()?;
-        let access = |p: &mut Self, word| {
-            p.s.skip_newlines()?;
-            p.s.expect_word(word)?;
-            p.s.expect("=")?;
-            let (buf, coords) = p.access(&scope)?;
-            p.s.end_of_line()?;
-            Ok(Access { buf, coords })
-        };
-        let (a, b) = (access(self, "a")?, access(self, "b")?);
+        let (a, b) = (self.operand(&scope, "a")?, self.operand(&scope, "b")?);
         self.stmts(&mut epilogue, &mut scope)?;
         epilogue.name_checks();
         Ok(Contraction {
@@ -354,6 +346,16 @@ impl<'a> Reader<'a> {
             dtype,
             epilogue,
         })
+    }
+
+    /// Reads a line of an operand, `word = access`.
+    fn operand(&mut self, scope: &Scope, word: &str) -> Result<Access> {
+        self.s.skip_newlines()?;
+        self.s.expect_word(word)?;
+        self.s.expect("=")?;
+        let (buf, coords) = self.access(scope)?;
+        self.s.end_of_line()?;
+        Ok(Access { buf, coords })
     }
 
     /// Reads an attention: axes by role, operands, blocks, results, the statements of the scores.
@@ -379,16 +381,9 @@ impl<'a> Reader<'a> {
         };
         self.s.expect("{")?;
         self.s.end_of_line()?;
-        let operand = |p: &mut Self, word| {
-            p.s.skip_newlines()?;
-            p.s.expect_word(word)?;
-            p.s.expect("=")?;
-            let (buf, coords) = p.access(&scope)?;
-            p.s.end_of_line()?;
-            Ok(Access { buf, coords })
-        };
-        let (query, key) = (operand(self, "query")?, operand(self, "key")?);
-        let value = operand(self, "value")?;
+        let query = self.operand(&scope, "query")?;
+        let key = self.operand(&scope, "key")?;
+        let value = self.operand(&scope, "value")?;
         self.s.skip_newlines()?;
         let mut product = None;
         if self.s.eat_word("product")? {
