@@ -159,7 +159,7 @@ fn kernel(k: KernelEntry, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Res
     })
 }
 
-/// Returns what the PTX of all kernels is for; `None` if some have none.
+/// Returns the architecture that the PTX of all kernels targets; `None` if a kernel has no PTX.
 ///
 /// # Errors
 /// An input error for PTX that is no text or names no architecture, and for kernels that differ.
