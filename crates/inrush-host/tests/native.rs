@@ -9,7 +9,7 @@ use inrush_host::gpu::cublas;
 use inrush_host::native::{Lowered, Model, Object, Process, device};
 use inrush_host::program::{Device, HostProgram};
 use inrush_runtime::{MemoryWeights, Tensor, Value};
-use programs::{chain, product, program, segment};
+use programs::{chain, program, two_products};
 use std::path::Path;
 
 const GPU: Device = Device { kind: 1, index: 0 };
@@ -85,13 +85,7 @@ fn products_go_to_the_library_and_are_recorded_with_launches() {
     let name = "products_go_to_the_library_and_are_recorded_with_launches";
     with_driver(name, Machine::default(), |folder| {
         // x * 4, times the weight in slot 3, the product times itself.
-        let steps = vec![
-            segment(0, 1, Some(2)),
-            product(1, 3, 4, None),
-            product(4, 4, 5, None),
-        ];
-        let mut program = program(GPU, steps, 6, 5, 2);
-        program.constants = vec![(3, 0)];
+        let program = two_products(GPU);
         let mut weights = MemoryWeights::default();
         let w: Vec<u8> = [0f32, 1.0, 1.0, 0.0]
             .iter()

@@ -10,7 +10,7 @@ use inrush_host::program::Device;
 use inrush_package::{Cpu, KernelParts, Package, TargetParts, WeightData};
 use inrush_program::Program;
 use inrush_runtime::{MemoryWeights, WeightSource};
-use programs::{chain, product, program, segment};
+use programs::{chain, program, two_products};
 use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -24,14 +24,7 @@ fn quadruple(arch: &str) -> Lowered {
 
 /// A program with two products, one of them with a weight.
 fn products(arch: &str) -> Lowered {
-    let steps = vec![
-        segment(0, 1, Some(2)),
-        product(1, 3, 4, None),
-        product(4, 4, 5, None),
-    ];
-    let mut program = program(GPU, steps, 6, 5, 2);
-    program.constants = vec![(3, 0)];
-    lowered(program, arch)
+    lowered(two_products(GPU), arch)
 }
 
 fn lowered(mut program: inrush_host::program::HostProgram, arch: &str) -> Lowered {

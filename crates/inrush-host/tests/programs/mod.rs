@@ -213,3 +213,16 @@ pub fn product(a: usize, b: usize, out: usize, call: Option<Call>) -> Step {
         binds_symbols: false,
     }
 }
+
+/// Returns `p * p` for `p = 4 x * w`, with the weight `w` in slot 3.
+#[allow(dead_code)] // Not every test has products.
+pub fn two_products(device: Device) -> HostProgram {
+    let steps = vec![
+        segment(0, 1, Some(2)),
+        product(1, 3, 4, None),
+        product(4, 4, 5, None),
+    ];
+    let mut program = program(device, steps, 6, 5, 2);
+    program.constants = vec![(3, 0)];
+    program
+}
