@@ -94,8 +94,8 @@ _library.impl("attention", _attention, "CompositeExplicitAutograd")
 
 
 def rewrite(gm: Any) -> tuple[Any, str | None]:
-    """The graph with its `flex_attention` replaced, and why one is not. The given graph stays as it is, since it may have to
-    run by itself."""
+    """Replaces each `flex_attention` in a copy of the graph. Returns the copy, and the reason if one stays. The given graph is
+    not changed: it may be called as it is."""
     found = [n for n in gm.graph.nodes if n.op == "call_function" and getattr(n.target, "_name", "") == "flex_attention"]
     found = [n for n in found if gpu.is_device(n.args[0].meta["val"])]
     if not found:
@@ -138,11 +138,10 @@ def _replace(gm: Any, graph: Any, node: Any) -> None:
         product = _add(graph, node, torch.ops.inrush.attention_product.default, (query, key), q.new_empty(shape, dtype=torch.float32))
         places = [n for n in traced.graph.nodes if n.op == "placeholder"]
         values = dict(zip(places, [product, *others], strict=True))
-        before = set(graph.nodes)
         scores, keep = graph.graph_copy(traced.graph, values)
-        for new in graph.nodes:
-            if new not in before and "stack_trace" in node.meta:
-                new.meta["stack_trace"] = node.meta["stack_trace"]
+        for old in traced.graph.nodes:
+            if old.op not in ("placeholder", "output") and "stack_trace" in node.meta:
+                values[old].meta["stack_trace"] = node.meta["stack_trace"]
         keep = None if _is_true(mask) else keep
         args = (query, key, value, product, scores, keep, *lists, rows, keys)
         out = _add(graph, node, torch.ops.inrush.attention.default, args, node.meta["val"])
