@@ -18,15 +18,11 @@
 use crate::function::Emitter;
 use crate::types;
 use inrush_base::{DType, Error, Result};
-use inrush_expr::Expr;
-use inrush_kernel::block::{Attention, BlockItem, List, Operand};
+use inrush_expr::{Expr, Sym};
+use inrush_kernel::block::{Attention, BlockItem, List, Operand, Side};
 use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
 use rustc_hash::FxHashSet;
-
-/// The dimension of rows and that of keys among the block's.
-const ROWS: usize = 1;
-const KEYS: usize = 2;
 
 /// How much of a step's tile is known to take part.
 #[derive(Copy, Clone)]
@@ -51,11 +47,10 @@ impl Emitter<'_> {
                 _ => return Err(Error::internal("an attention with items of its own")),
             }
         }
-        let d = self.names_of(a.d.sym, "d[None, :]");
+        self.name(a.d.sym, "d[None, :]");
         let masks = [
-            self.mask(1 << ROWS),
-            d.filter(|_| !a.d.exact)
-                .map(|d| format!("({d} < {})", self.show(a.d.extent))),
+            self.mask(1 << Attention::ROWS),
+            self.below(&a.d, "d[None, :]")?,
         ];
         self.tile_load("query", &a.query, "[XBLOCK, DBLOCK]", &masks)?;
         self.line("top = tl.full([XBLOCK], float(\"-inf\"), tl.float32)");
@@ -74,19 +69,21 @@ impl Emitter<'_> {
     }
 
     /// Has `name` stand for a symbol from here on.
-    fn names_of(&mut self, sym: inrush_expr::Sym, name: &str) -> Option<String> {
+    fn name(&mut self, sym: Sym, name: &str) {
         self.names.symbols.insert(sym, name.into());
-        Some(name.into())
     }
 
-    /// The text of an extent, which is known by now.
-    fn show(&self, e: Expr) -> String {
-        self.offset(e).unwrap_or_default()
+    /// Returns the mask of an operand's own axis, by the name of its indices; `None` if its block is exact.
+    fn below(&self, side: &Side, name: &str) -> Result<Option<String>> {
+        let extent = (!side.exact)
+            .then(|| self.offset(side.extent))
+            .transpose()?;
+        Ok(extent.map(|n| format!("({name} < {n})")))
     }
 
     /// Walks all keys. The last step is written apart if it may be partial.
     fn all_keys(&mut self, a: &Attention, body: &[BlockItem]) -> Result<()> {
-        let d = self.block.dims[KEYS];
+        let d = self.block.dims[Attention::KEYS];
         let extent = self.offset(d.extent)?;
         let whole = Step {
             whole: true,
@@ -118,15 +115,15 @@ impl Emitter<'_> {
         keys: i64,
         full: bool,
     ) -> Result<()> {
-        let x = self.block.dims[ROWS].sym;
-        let r = self.block.dims[KEYS];
+        let x = self.block.dims[Attention::ROWS].sym;
+        let r = self.block.dims[Attention::KEYS];
         let rows = self.names.symbols.insert(x, "row".into());
         let (count, index) = (self.buffer(list.count.buf), self.buffer(list.index.buf));
         let offset = self.offset(list.count.offset)?;
         self.line(format!("count = tl.load({count} + ({offset}))"));
-        self.names_of(list.position, "0");
+        self.name(list.position, "0");
         let first = self.offset(list.index.offset)?;
-        self.names_of(list.position, "position");
+        self.name(list.position, "position");
         let next = self.offset(list.index.offset)?;
         if let Some(rows) = rows {
             self.names.symbols.insert(x, rows);
@@ -157,7 +154,7 @@ impl Emitter<'_> {
 
     /// Writes one step: the product, the items, the softmax.
     fn key_step(&mut self, a: &Attention, body: &[BlockItem], step: Step) -> Result<()> {
-        let r = self.block.dims[KEYS];
+        let r = self.block.dims[Attention::KEYS];
         let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
         self.line(format!(
             "r = (roffset + tl.arange(0, RBLOCK)[None, :]){wide}"
@@ -167,9 +164,11 @@ impl Emitter<'_> {
             self.line(format!("rmask = r < {extent}"));
         }
         self.state.whole_step = step.whole;
-        self.names_of(a.d.sym, "d[:, None]");
-        let of_d = format!("(d[:, None] < {})", self.show(a.d.extent));
-        let masks = [self.mask(1 << KEYS), (!a.d.exact).then_some(of_d)];
+        self.name(a.d.sym, "d[:, None]");
+        let masks = [
+            self.mask(1 << Attention::KEYS),
+            self.below(&a.d, "d[:, None]")?,
+        ];
         self.tile_load("key", &a.key, "[DBLOCK, RBLOCK]", &masks)?;
         let precision = self.precision(a);
         self.line(format!("product = tl.dot(query, key{precision})"));
@@ -196,10 +195,10 @@ impl Emitter<'_> {
 
     /// Takes the scores of a step into `top`, the greatest so far, and `total`, both in powers of two.
     fn softmax(&mut self, score: ValId, keep: Option<ValId>, factor: f64) -> Result<()> {
-        let shape = 1 << ROWS | 1 << KEYS;
+        let shape = 1 << Attention::ROWS | 1 << Attention::KEYS;
         let have = self.block.shapes[score.index()];
         let mut scores = self.spread(self.text(score)?, have, shape);
-        let mut masks: Vec<String> = self.mask(1 << KEYS).into_iter().collect();
+        let mut masks: Vec<String> = self.mask(1 << Attention::KEYS).into_iter().collect();
         if let Some(k) = keep {
             masks.push(self.text(k)?);
         }
@@ -224,16 +223,16 @@ impl Emitter<'_> {
 
     /// Adds the values of a step, weighted by `p`.
     fn weighted_sum(&mut self, a: &Attention, step: Step) -> Result<()> {
-        let r = self.block.dims[KEYS];
+        let r = self.block.dims[Attention::KEYS];
         let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
         self.line(format!(
             "rt = (roffset + tl.arange(0, RBLOCK)[:, None]){wide}"
         ));
         let before = self.names.symbols.insert(r.sym, "rt".into());
-        self.names_of(a.n.sym, "n[None, :]");
-        let of_r = format!("(rt < {})", self.show(r.extent));
-        let of_n = format!("(n[None, :] < {})", self.show(a.n.extent));
-        let masks = [(!step.whole).then_some(of_r), (!a.n.exact).then_some(of_n)];
+        self.name(a.n.sym, "n[None, :]");
+        let of_r = format!("(rt < {})", self.offset(r.extent)?);
+        let of_n = self.below(&a.n, "n[None, :]")?;
+        let masks = [(!step.whole).then_some(of_r), of_n];
         self.tile_load("value", &a.value, "[RBLOCK, NBLOCK]", &masks)?;
         if let Some(name) = before {
             self.names.symbols.insert(r.sym, name);
@@ -248,19 +247,14 @@ impl Emitter<'_> {
 
     /// Writes the results. A row without kept keys is zero.
     fn results(&mut self, a: &Attention) -> Result<()> {
-        self.names_of(a.n.sym, "n[None, :]");
-        let of_n = format!("(n[None, :] < {})", self.show(a.n.extent));
-        let rows = self.mask(1 << ROWS);
+        self.name(a.n.sym, "n[None, :]");
+        let of_n = self.below(&a.n, "n[None, :]")?;
+        let rows = self.mask(1 << Attention::ROWS);
         self.line("empty = total == 0.0");
         self.line("out = acc / tl.where(empty, 1.0, total)[:, None]");
         self.line("logsumexp = tl.where(empty, float(\"-inf\"), top + tl.log2(total))");
         for (value, o, shape, mask) in [
-            (
-                "out",
-                &a.out,
-                "[XBLOCK, NBLOCK]",
-                (!a.n.exact).then_some(of_n),
-            ),
+            ("out", &a.out, "[XBLOCK, NBLOCK]", of_n),
             ("logsumexp[:, None]", &a.logsumexp, "[XBLOCK, 1]", None),
             ("top[:, None]", &a.max, "[XBLOCK, 1]", None),
         ] {

@@ -48,6 +48,13 @@ pub struct Attention {
     pub blocks: Option<Blocks>,
 }
 
+impl Attention {
+    /// The dimension of rows among the block's.
+    pub const ROWS: usize = 1;
+    /// The dimension of keys among the block's.
+    pub const KEYS: usize = 2;
+}
+
 /// An axis that only operands have, held whole by each program.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Side {
@@ -144,7 +151,7 @@ pub fn block_attention(
         loads_tiles: false,
     };
     let block = with_shape(tables, a, context, &shape)?;
-    let tile = 1 << ROWS | 1 << KEYS;
+    let tile = 1 << Attention::ROWS | 1 << Attention::KEYS;
     let mut values = block.values.iter().zip(&block.shapes);
     shape.loads_tiles =
         values.any(|(v, shape)| matches!(v.def, Def::Load { .. }) && shape & tile == tile);
@@ -154,10 +161,6 @@ pub fn block_attention(
         Ok(block)
     }
 }
-
-/// The dimension of rows and that of keys among the block's.
-const ROWS: usize = 1;
-const KEYS: usize = 2;
 
 /// Makes the block program with the tile for `shape`.
 fn with_shape(
