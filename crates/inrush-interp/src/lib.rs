@@ -26,6 +26,7 @@ mod blocks;
 mod graph;
 mod index;
 mod loops;
+mod softmax;
 mod tensor;
 
 pub use blocks::{BlockMemory, Spot, blocks};

@@ -3,34 +3,33 @@
 //! Sums are taken in `f64` and rounded once, since a tile adds in no order of its own.
 
 use super::program::{Lane, Program};
+use crate::softmax::Softmax;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_kernel::block::{Attention, BlockItem, Operand};
-
-/// The dimension of rows and that of keys.
-const ROWS: usize = 1;
-const KEYS: usize = 2;
 
 impl Program<'_, '_> {
     /// Runs the attention of a program.
     pub(super) fn attention(&mut self, a: &Attention) -> Result<()> {
         let block = self.block;
-        let rows = self.lanes[ROWS];
+        let rows = self.lanes[Attention::ROWS];
         // Of each row the keys that are kept, with their scores.
         let mut kept: Vec<Vec<(i64, f64)>> = vec![Vec::new(); rows];
         for item in &block.items {
             match item {
                 BlockItem::Loop(w) => {
                     for (start, full) in self.steps_of(a)? {
-                        self.start[KEYS] = start;
-                        self.lanes[KEYS] = self.present(KEYS);
+                        self.start[Attention::KEYS] = start;
+                        self.lanes[Attention::KEYS] = self.present(Attention::KEYS);
                         for item in &w.body {
                             if let BlockItem::Attend { score, keep } = item {
                                 let keep = keep.filter(|_| !full);
-                                for lane in self.lanes_of(1 << ROWS | 1 << KEYS) {
+                                for lane in
+                                    self.lanes_of(1 << Attention::ROWS | 1 << Attention::KEYS)
+                                {
                                     if self.holds(keep, &lane)? {
                                         let score = self.value(*score, &lane)?.as_f64();
-                                        let key = start + lane[KEYS] as i64;
-                                        kept[lane[ROWS]].push((key, score));
+                                        let key = start + lane[Attention::KEYS] as i64;
+                                        kept[lane[Attention::ROWS]].push((key, score));
                                     }
                                 }
                             } else {
@@ -42,15 +41,15 @@ impl Program<'_, '_> {
                 item => self.items(std::slice::from_ref(item))?,
             }
         }
-        self.lanes[KEYS] = 1;
+        self.lanes[Attention::KEYS] = 1;
         (0..rows).try_for_each(|row| self.row(a, row, &kept[row]))
     }
 
     /// The first key of each step, and whether all of its keys are kept.
     fn steps_of(&mut self, a: &Attention) -> Result<Vec<(i64, bool)>> {
-        let step = self.block.dims[KEYS].block;
+        let step = self.block.dims[Attention::KEYS].block;
         let Some(b) = &a.blocks else {
-            let keys = self.extents[KEYS];
+            let keys = self.extents[Attention::KEYS];
             return Ok((0..keys)
                 .step_by(step as usize)
                 .map(|s| (s, false))
@@ -83,26 +82,20 @@ impl Program<'_, '_> {
     /// Stores the results of one row.
     fn row(&mut self, a: &Attention, row: usize, scores: &[(i64, f64)]) -> Result<()> {
         let mut lane = [0; 4];
-        lane[ROWS] = row;
-        let greatest = |m: f64, s: f64| if s.is_nan() || s > m { s } else { m };
-        let max = (scores.iter()).fold(f64::NEG_INFINITY, |m, s| greatest(m, s.1));
-        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
-        let weights: Vec<f64> = scores.iter().map(|s| (s.1 - shift).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        lane[Attention::ROWS] = row;
+        let softmax = Softmax::of(scores.iter().map(|s| s.1));
         let slot = self.block.dims.len() + 1;
         for n in 0..self.depth(a.n.extent)? {
             self.slots[slot] = n;
             let mut sum = 0f64;
-            for ((key, _), w) in scores.iter().zip(&weights) {
-                self.start[KEYS] = *key;
+            for ((key, _), w) in scores.iter().zip(&softmax.weights) {
+                self.start[Attention::KEYS] = *key;
                 sum += w * self.read(&a.value, &lane)?.as_f64();
             }
-            let out = if total == 0.0 { 0.0 } else { sum / total };
-            self.write(&a.out, &lane, out)?;
+            self.write(&a.out, &lane, softmax.mean(sum))?;
         }
-        let log2 = std::f64::consts::LOG2_E;
-        self.write(&a.logsumexp, &lane, (total.ln() + shift) * log2)?;
-        self.write(&a.max, &lane, max * log2)
+        self.write(&a.logsumexp, &lane, softmax.logsumexp())?;
+        self.write(&a.max, &lane, softmax.max())
     }
 
     fn read(&mut self, o: &Operand, lane: &Lane) -> Result<Scalar> {

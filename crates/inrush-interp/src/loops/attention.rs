@@ -10,6 +10,7 @@
 
 use super::{Run, for_each_point};
 use crate::index::{Index, size};
+use crate::softmax::Softmax;
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Sym;
 use inrush_loops::{Access, Attention, Axis, BlockList, BufId, Stmt};
@@ -100,26 +101,21 @@ impl Run<'_> {
         scores: &[(i64, f64)],
         n: i64,
     ) -> Result<()> {
-        let greatest = |m: f64, s: f64| if s.is_nan() || s > m { s } else { m };
-        let max = (scores.iter()).fold(f64::NEG_INFINITY, |m, s| greatest(m, s.1));
-        let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
-        let weights: Vec<f64> = scores.iter().map(|s| (s.1 - shift).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let softmax = Softmax::of(scores.iter().map(|s| s.1));
         for column in 0..n {
             let mut sum = 0f64;
-            for ((key, _), w) in scores.iter().zip(&weights) {
+            for ((key, _), w) in scores.iter().zip(&softmax.weights) {
                 let at: Vec<i64> = at.iter().copied().chain([*key]).collect();
                 sum += w * self.element(value, &read.slots(&at, &[(&a.n, column)]))?;
             }
-            let out = if total == 0.0 { 0.0 } else { sum / total };
+            let out = softmax.mean(sum);
             let coords: Vec<i64> = at.iter().copied().chain([column]).collect();
             self.memory
                 .store(a.out.index(), &coords, Scalar::Float(out))?;
         }
-        let log2 = std::f64::consts::LOG2_E;
-        let logsumexp = (total.ln() + shift) * log2;
+        let (logsumexp, max) = (softmax.logsumexp(), softmax.max());
         (self.memory).store(a.logsumexp.index(), at, Scalar::Float(logsumexp))?;
-        (self.memory).store(a.max.index(), at, Scalar::Float(max * log2))
+        (self.memory).store(a.max.index(), at, Scalar::Float(max))
     }
 
     /// Returns the blocks of a row that a list has.
