@@ -6,10 +6,12 @@
 mod list;
 mod map;
 mod recording;
+mod streams;
 
 pub use list::List;
 pub use map::{Tensor, TensorMap};
 pub use recording::Recording;
+pub use streams::{Entered, Marker, OwnedStream};
 
 use inrush_base::{Error, ErrorKind, Result};
 use libloading::Library;
@@ -97,6 +99,7 @@ api! {
     context_current = "cuCtxGetCurrent" (*mut Handle);
     context_device = "cuCtxGetDevice" (*mut c_int);
     context_set = "cuCtxSetCurrent" (Handle);
+    context_synchronize = "cuCtxSynchronize" ();
     primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
     module_load = "cuModuleLoadData" (*mut Handle, *const c_void);
     module_unload = "cuModuleUnload" (Handle);
@@ -108,12 +111,15 @@ api! {
     free = "cuMemFree_v2" (DevicePtr);
     copy = "cuMemcpyDtoDAsync_v2" (DevicePtr, DevicePtr, usize, Handle);
     to_device = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
+    to_device_later = "cuMemcpyHtoDAsync_v2" (DevicePtr, *const c_void, usize, Handle);
     fill = "cuMemsetD8_v2" (DevicePtr, u8, usize);
     fill_later = "cuMemsetD8Async" (DevicePtr, u8, usize, Handle);
     to_host = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
     stream_synchronize = "cuStreamSynchronize" (Handle);
     stream_capturing = "cuStreamIsCapturing" (Handle, *mut c_int);
     stream_create = "cuStreamCreate" (*mut Handle, c_uint);
+    stream_destroy = "cuStreamDestroy_v2" (Handle);
+    stream_wait = "cuStreamWaitEvent" (Handle, Handle, c_uint);
     capture_begin = "cuStreamBeginCapture_v2" (Handle, c_int);
     capture_end = "cuStreamEndCapture" (Handle, *mut Handle);
     graph_create = "cuGraphCreate" (*mut Handle, c_uint);

@@ -3,13 +3,46 @@
 //! Unlike a [`super::List`], a recording cannot be updated: it is valid for the addresses that it was made with.
 
 use super::{Driver, Handle, Stream};
-use inrush_base::Result;
+use inrush_base::{Error, Result};
+use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
 
 /// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
+pub(super) const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: what other threads do, and libraries that load a kernel, does no harm.
 const RELAXED: c_int = 2;
+
+/// Held while work is recorded: the driver refuses to wait for a whole context meanwhile.
+static RECORDS: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// This thread records.
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends the recording of this thread when it is dropped.
+struct Ends;
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        RECORDING.set(false);
+    }
+}
+
+/// Runs `f` while no thread records.
+///
+/// # Errors
+/// An internal error where this thread records, and those of `f`.
+pub(super) fn while_nothing_is_recorded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    if RECORDING.get() {
+        return Err(Error::internal(
+            "a wait for the device while work is recorded",
+        ));
+    }
+    let _held = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    f()
+}
 
 /// A recording that can be issued on any stream of its context, by one thread at a time.
 pub struct Recording {
@@ -36,6 +69,19 @@ impl Driver {
     /// # Errors
     /// The driver's, and those of `issue`.
     pub fn record(&self, stream: Stream, issue: impl FnOnce() -> Result<()>) -> Result<Recording> {
+        while_nothing_is_recorded(|| {
+            RECORDING.set(true);
+            // A panic ends the recording too.
+            let _ends = Ends;
+            self.record_alone(stream, issue)
+        })
+    }
+
+    fn record_alone(
+        &self,
+        stream: Stream,
+        issue: impl FnOnce() -> Result<()>,
+    ) -> Result<Recording> {
         // SAFETY: the caller vouches for the stream.
         self.check("cuStreamBeginCapture", unsafe {
             (self.0.capture_begin)(stream.0 as Handle, RELAXED)
