@@ -87,6 +87,9 @@ pub struct RunArgs {
     /// On a GPU, compile matrix products too instead of calling cuBLAS
     #[arg(long)]
     pub no_libraries: bool,
+    /// On a GPU, capture calls as CUDA graphs and replay them
+    #[arg(long = "cuda-graphs")]
+    pub capture: bool,
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
@@ -136,6 +139,9 @@ pub struct BenchArgs {
     /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
+    /// On a GPU, capture calls as CUDA graphs and replay them
+    #[arg(long = "cuda-graphs")]
+    pub capture: bool,
     /// Print one line of JSON per model instead of a table
     #[arg(long)]
     pub json: bool,
@@ -211,4 +217,9 @@ fn tolerance(text: &str) -> Result<f64, String> {
     } else {
         Err("must not be negative".into())
     }
+}
+
+/// Returns the error for `--cuda-graphs` without a GPU.
+pub(crate) fn captured_on_cpu() -> inrush_base::Error {
+    inrush_base::Error::input("`--cuda-graphs` is for GPUs: name one with `--device cuda:0`")
 }

@@ -51,6 +51,9 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
     if a.device != "cpu" {
         return on_device(path, a);
     }
+    if a.capture {
+        return Err(crate::args::captured_on_cpu());
+    }
     // `--cold`: an empty cache that lives as long as this function.
     let fresh = a
         .cold
@@ -98,7 +101,12 @@ fn one(path: &Path, a: &BenchArgs) -> Result<()> {
 
 /// Measures a model on the device that `--device` names.
 fn on_device(path: &Path, a: &BenchArgs) -> Result<()> {
-    let s = device::open(path, native::device::parse(&a.device)?, false, true)?;
+    let options = native::Options {
+        capture: a.capture,
+        ..native::Options::default()
+    };
+    let on = native::device::parse(&a.device)?;
+    let s = device::open(path, on, options, false, true)?;
     let beside = sibling(path);
     let given = beside.exists().then(|| io::read(&beside)).transpose()?;
     let (inputs, _) =

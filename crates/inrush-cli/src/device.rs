@@ -19,11 +19,11 @@ use crate::triton::{self, Gpu, Python};
 use inrush_base::{Error, Result};
 use inrush_compile::Libraries;
 use inrush_host::gpu::cublas;
-use inrush_host::native::{self, Model, Process};
+use inrush_host::native::{self, Model, Options};
 use inrush_host::program::{Device, HostProgram, Read, StepKind};
 use inrush_package::Package;
 use inrush_program::GpuTarget;
-use inrush_runtime::{Tensor, Value};
+use inrush_runtime::{OutputSpec, Tensor, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,12 +46,17 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     let given = a.inputs.as_deref().map(io::read).transpose()?;
     let expect = a.expect.as_deref().map(io::read).transpose()?;
     let device = native::device::parse(&a.device)?;
-    let s = open(&a.model, device, a.no_libraries, a.json)?;
+    let options = Options {
+        capture: a.capture,
+        seed: a.seed,
+        ..Options::default()
+    };
+    let s = open(&a.model, device, options, a.no_libraries, a.json)?;
     let (inputs, source) = inputs(&s, given).map_err(|e| match &a.inputs {
         Some(path) => e.in_file(path.display().to_string()),
         None => e,
     })?;
-    let outputs = s.model.run(&inputs)?;
+    let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
     let first = start.elapsed();
     let report = Check::new(&outputs, expect.as_ref())?;
     write_outputs(a, &outputs)?;
@@ -102,10 +107,20 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     Ok(report.exit_code(a))
 }
 
+/// Returns the outputs that belong to the user: mutations have none.
+fn user_outputs(model: &Model, outputs: Vec<Value>) -> Vec<Value> {
+    let specs = &model.signature().outputs;
+    (specs.iter().zip(outputs))
+        .filter(|(o, _)| **o != OutputSpec::Mutation)
+        .map(|(_, v)| v)
+        .collect()
+}
+
 /// Opens a model of either kind on a device: compiles an archive, or takes what a package holds.
 pub(crate) fn open(
     path: &Path,
     device: Device,
+    options: Options,
     no_libraries: bool,
     quiet: bool,
 ) -> Result<Session> {
@@ -116,17 +131,22 @@ pub(crate) fn open(
     let progress = Progress::new(quiet);
     progress.watch();
     if Package::is_package(path) {
-        open_package(path, device, &progress)
+        open_package(path, device, options, &progress)
     } else {
-        open_archive(path, device, no_libraries, &progress)
+        open_archive(path, device, options, no_libraries, &progress)
     }
 }
 
 /// Loads the target of a package that fits the device.
-fn open_package(path: &Path, device: Device, progress: &Progress) -> Result<Session> {
+fn open_package(
+    path: &Path,
+    device: Device,
+    options: Options,
+    progress: &Progress,
+) -> Result<Session> {
     let start = Instant::now();
     progress.step("load".into());
-    let model = Model::open(path, device)?;
+    let model = Model::open(path, device, options)?;
     let gpu = (model.program().gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
     Ok(Session {
         target: gpu.target.clone(),
@@ -144,6 +164,7 @@ fn open_package(path: &Path, device: Device, progress: &Progress) -> Result<Sess
 fn open_archive(
     path: &Path,
     device: Device,
+    options: Options,
     no_libraries: bool,
     progress: &Progress,
 ) -> Result<Session> {
@@ -181,8 +202,7 @@ fn open_archive(
     progress.step("load".into());
     archive.weights.check().map_err(in_file)?;
     let weights = ArchiveWeights(archive.weights);
-    let process = Process::new(device, blas)?;
-    let model = Model::new(lowered, binaries, &weights, process).map_err(in_file)?;
+    let model = Model::new(lowered, binaries, &weights, device, blas, options).map_err(in_file)?;
     times.load = start.elapsed();
     Ok(Session {
         model,

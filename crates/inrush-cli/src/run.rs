@@ -25,6 +25,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     if a.device != "cpu" {
         return crate::device::run(a);
     }
+    if a.capture {
+        return Err(crate::args::captured_on_cpu());
+    }
     let cache = Cache::open_default();
     let given = a.inputs.as_deref().map(io::read).transpose()?;
     let expect = a.expect.as_deref().map(io::read).transpose()?;

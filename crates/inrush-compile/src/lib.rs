@@ -92,6 +92,12 @@ pub struct Compiled {
     pub refusals: Refusals,
 }
 
+/// Has a graph that draws random numbers draw them by a buffer of the model, [`inrush_program::SEED`], which each call leaves one
+/// higher. Does nothing for others.
+pub fn seed_by_state(graph: &mut Graph) {
+    inrush_aten::random::seed_by_state(graph, inrush_program::SEED);
+}
+
 /// Compiles a graph for a device.
 ///
 /// # Errors
@@ -102,7 +108,7 @@ pub fn compile(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
-    inrush_aten::random::seed_by_state(&mut graph, inrush_program::SEED);
+    seed_by_state(&mut graph);
     if parts::are_needed(&graph) {
         return parts::compile(graph, caps, options, observer);
     }

@@ -27,6 +27,8 @@ pub trait Host: Sync + Sized {
     type Interpreter: Send + Sync;
     /// Errors of steps of the host.
     type Error: Send;
+    /// Recordings of the same steps that are kept, each for other addresses.
+    const RECORDINGS: usize = 4;
 
     /// Returns the stream that work is issued on.
     fn stream(&self) -> Stream;
@@ -93,6 +95,11 @@ pub trait Host: Sync + Sized {
 
     /// Returns the values of the symbols and of the sizes, as far as they are known.
     fn known<'a>(call: &'a Self::Call<'_>) -> (&'a [Option<i64>], &'a [Option<i64>]);
+
+    /// Returns memory that the caller brings for outputs, by slot. Kernels write there directly where an output has this layout.
+    fn outputs_into(_call: &Self::Call<'_>) -> Vec<(usize, DevicePtr, Shape)> {
+        Vec::new()
+    }
 
     /// Reads the symbols that become known after step `after`.
     ///

@@ -9,6 +9,7 @@
 //! host     the trait that a process implements
 //! gpu      planning and execution on a device
 //! native   a host without Python: the driver's memory, cuBLAS
+//! session  a package on the CPU or on a GPU
 //! devices  the devices that programs run on
 //! ```
 //!
@@ -19,7 +20,9 @@ pub mod gpu;
 pub mod host;
 pub mod native;
 pub use inrush_program::host as program;
+pub mod session;
 pub mod shape;
 
 pub use host::Host;
+pub use session::{Open, Session};
 pub use shape::{Shape, dtype_code, dtype_of};

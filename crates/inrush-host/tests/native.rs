@@ -6,7 +6,7 @@ mod programs;
 use driver::{Machine, binary, floats, log, tensor, with_driver};
 use inrush_base::{DType, ErrorKind};
 use inrush_host::gpu::cublas;
-use inrush_host::native::{Lowered, Model, Object, Process, device};
+use inrush_host::native::{Lowered, Model, Object, Options, device};
 use inrush_host::program::{Device, HostProgram};
 use inrush_runtime::{MemoryWeights, Tensor, Value};
 use programs::{chain, program, two_products};
@@ -29,8 +29,8 @@ fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, products:
         program,
     };
     lowered.program.check(lowered.objects.len()).unwrap();
-    let process = Process::new(GPU, blas).unwrap();
-    Model::new(lowered, vec![binary(folder)], weights, process).unwrap()
+    let binaries = vec![binary(folder)];
+    Model::new(lowered, binaries, weights, GPU, blas, Options::default()).unwrap()
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod programs;
 
 use driver::{Machine, code, floats, info, log, tensor, with_driver};
 use inrush_base::{DType, Error, ErrorKind};
-use inrush_host::native::{Form, Lowered, Model, Object, Wanted, choose};
+use inrush_host::native::{Form, Lowered, Model, Object, Options, Wanted, choose};
 use inrush_host::program::Device;
 use inrush_package::{Cpu, KernelParts, Package, TargetParts, WeightData};
 use inrush_program::Program;
@@ -15,6 +15,10 @@ use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 const GPU: Device = Device { kind: 1, index: 0 };
+
+fn open(path: &Path, device: Device) -> Result<Model, Error> {
+    Model::open(path, device, Options::default())
+}
 
 /// A program that multiplies by 4.
 fn quadruple(arch: &str) -> Lowered {
@@ -150,7 +154,7 @@ fn a_package_runs_on_any_device_without_builds() {
     with_driver(name, Machine::default(), |folder| {
         let path = two_targets(folder);
         for index in 0..2 {
-            let model = Model::open(&path, Device { index, ..GPU }).unwrap();
+            let model = open(&path, Device { index, ..GPU }).unwrap();
             assert_eq!(model.inputs(), ["x"]);
             // Another thread has no current context of its own.
             let out = std::thread::scope(|s| {
@@ -166,9 +170,7 @@ fn a_package_runs_on_any_device_without_builds() {
             );
             assert!(log.iter().all(|l| !l.contains("ptx")), "{log:?}");
         }
-        let error = Model::open(&path, Device { index: 7, ..GPU })
-            .err()
-            .unwrap();
+        let error = open(&path, Device { index: 7, ..GPU }).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Machine);
         assert!(error.to_string().contains("device 7"), "{error}");
     });
@@ -182,7 +184,7 @@ fn a_later_device_has_its_driver_finish_ptx() {
         ..Machine::default()
     };
     with_driver(name, machine, |folder| {
-        let model = Model::open(&two_targets(folder), GPU).unwrap();
+        let model = open(&two_targets(folder), GPU).unwrap();
         let out = model.run(&[tensor(&[1.0, 2.0])]).unwrap();
         assert_eq!(floats(&out[0]), [4.0, 8.0]);
         assert!(log(folder).contains(&"load ptx".to_string()));
@@ -223,7 +225,7 @@ fn a_package_without_a_target_for_the_device_lists_what_it_has() {
         ..Machine::default()
     };
     with_driver(name, machine, |folder| {
-        let error = Model::open(&two_targets(folder), GPU).err().unwrap();
+        let error = open(&two_targets(folder), GPU).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();
         for word in ["two.inrush", "cuda:0", "7.5", "cuda:a100 (80)"] {
@@ -239,7 +241,7 @@ fn products_need_cublas_and_say_so() {
         let path = folder.join("products.inrush");
         let with = products("90");
         write(&path, &[parts("h100", &with, None)]);
-        let model = Model::open(&path, GPU).unwrap();
+        let model = open(&path, GPU).unwrap();
         let out = model.run(&[tensor(&[1.0, 2.0, 3.0, 4.0])]).unwrap();
         // [[1, 2], [3, 4]] * 4 with columns exchanged: [[8, 4], [16, 12]], squared.
         assert_eq!(floats(&out[0]), [128.0, 80.0, 320.0, 208.0]);
@@ -257,7 +259,7 @@ fn a_machine_without_cublas_is_told() {
         let path = folder.join("products.inrush");
         let with = products("90");
         write(&path, &[parts("h100", &with, None)]);
-        let error = Model::open(&path, GPU).err().unwrap();
+        let error = open(&path, GPU).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Machine);
         let text = error.to_string();
         assert!(
@@ -265,7 +267,7 @@ fn a_machine_without_cublas_is_told() {
             "{text}"
         );
         // What calls no library runs.
-        let model = Model::open(&two_targets(folder), GPU).unwrap();
+        let model = open(&two_targets(folder), GPU).unwrap();
         assert_eq!(floats(&model.run(&[tensor(&[1.0])]).unwrap()[0]), [4.0]);
     });
 }
@@ -273,7 +275,7 @@ fn a_machine_without_cublas_is_told() {
 #[test]
 fn a_machine_without_a_driver_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    if let Err(error) = Model::open(&two_targets(folder.path()), GPU) {
+    if let Err(error) = open(&two_targets(folder.path()), GPU) {
         assert_eq!(error.kind(), ErrorKind::Machine);
         assert!(error.to_string().contains("driver"), "{error}");
     }

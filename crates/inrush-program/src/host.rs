@@ -308,6 +308,12 @@ pub enum Out {
     Slot(usize),
     Size(SizeId),
     Constant(ObjectId),
+    /// No output of the caller's: the value in the slot becomes the new contents of what the slot `into` brought, an argument or
+    /// a weight, at the end of the call. For executors without an interpreter.
+    Mutation {
+        value: usize,
+        into: usize,
+    },
 }
 
 impl HostProgram {
@@ -353,6 +359,12 @@ impl HostProgram {
                 Out::Slot(s) => slots(&[*s])?,
                 Out::Size(id) => size(id)?,
                 Out::Constant(o) => object(o)?,
+                Out::Mutation { value, into } => {
+                    slots(&[*value, *into])?;
+                    let mut brought =
+                        (self.inputs.iter()).chain(self.constants.iter().map(|c| &c.0));
+                    need(brought.any(|s| s == into))?;
+                }
             }
         }
         if let Some(gpu) = &self.gpu {

@@ -77,8 +77,15 @@ impl Lowered {
             let given = p.inputs.contains(&s.slot) && s.after.is_none();
             need(given, "a size that depends on data")?;
         }
+        let mut written = BTreeSet::new();
         for o in &p.outputs {
             let ok = match o {
+                Out::Mutation { value, into } => {
+                    let tensor = |s: &usize| gpu.layouts[*s].is_some();
+                    need(tensor(value) && tensor(into), "new contents of no tensor")?;
+                    need(written.insert(*into), "two new contents of one tensor")?;
+                    defined[*value]
+                }
                 Out::Slot(s) => defined[*s],
                 Out::Size(_) => true,
                 Out::Constant(o) => !matches!(self.objects[*o], Object::Weight(_)),

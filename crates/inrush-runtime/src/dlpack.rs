@@ -1,6 +1,6 @@
 //! Tensors of other libraries through DLPack, without copies.
 //!
-//! Only memory of the CPU crosses here. The format is that of `dlpack.h`, version 1.
+//! Only memory of the CPU is borrowed here. The format is that of `dlpack.h`, version 1.
 
 use crate::tensor::{Storage, Tensor, Writes, contiguous_strides, copy_strided, extent};
 use dlpark::DlpackFlags;
@@ -95,16 +95,9 @@ pub unsafe fn borrow(
             t.device.device_type.0
         )));
     }
-    let dtype = dtype(t.dtype)?;
     // SAFETY: the caller's promise.
-    let (sizes, strides) = unsafe { lists(t)? };
+    let (dtype, sizes, strides) = unsafe { layout(t)? };
     let size = dtype.size();
-    let numel = sizes.iter().try_fold(1i64, |a, n| a.checked_mul(*n));
-    if numel.is_none_or(|n| n.checked_mul(size as i64).is_none()) {
-        return Err(Error::input(format!(
-            "a tensor of sizes {sizes:?} is too large"
-        )));
-    }
     if sizes.contains(&0) {
         return Tensor::zeros(dtype, sizes.clone(), contiguous_strides(&sizes));
     }
@@ -154,6 +147,26 @@ pub unsafe fn borrow(
     Ok(out)
 }
 
+/// Reads a tensor's dtype, sizes and strides, whatever memory it is in.
+///
+/// # Errors
+/// An input error for a tensor that is malformed; an unsupported error for other dtypes.
+///
+/// # Safety
+/// The lists of `t` have `ndim` entries.
+pub unsafe fn layout(t: &DLTensor) -> Result<(DType, Vec<i64>, Vec<i64>)> {
+    let dtype = dtype(t.dtype)?;
+    // SAFETY: the caller's promise.
+    let (sizes, strides) = unsafe { lists(t)? };
+    let numel = sizes.iter().try_fold(1i64, |a, n| a.checked_mul(*n));
+    if numel.is_none_or(|n| n.checked_mul(dtype.size() as i64).is_none()) {
+        return Err(Error::input(format!(
+            "a tensor of sizes {sizes:?} is too large"
+        )));
+    }
+    Ok((dtype, sizes, strides))
+}
+
 /// Reads a tensor's sizes and strides. Strides that are left out are row-major.
 unsafe fn lists(t: &DLTensor) -> Result<(Vec<i64>, Vec<i64>)> {
     let rank = usize::try_from(t.ndim).ok().filter(|n| *n <= MAX_RANK);
@@ -185,7 +198,38 @@ struct Lent<Managed> {
     managed: Managed,
     sizes: Vec<i64>,
     strides: Vec<i64>,
-    _storage: Arc<Storage>,
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+/// Memory that is lent to another library.
+pub struct Memory {
+    /// The device and the address of the element at coordinates zero there.
+    pub device: DLDevice,
+    pub data: *mut c_void,
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+    /// In elements.
+    pub strides: Vec<i64>,
+    pub writes: Writes,
+    /// Dropped when the other library is done with the memory.
+    pub owner: Box<dyn Any + Send + Sync>,
+}
+
+impl From<Tensor> for Memory {
+    fn from(t: Tensor) -> Memory {
+        Memory {
+            device: DLDevice {
+                device_type: DLDeviceType::CPU,
+                device_id: 0,
+            },
+            data: t.data().cast(),
+            dtype: t.dtype,
+            sizes: t.sizes,
+            strides: t.strides,
+            writes: t.storage.writes(),
+            owner: Box::new(t.storage),
+        }
+    }
 }
 
 /// A structure that DLPack hands over: with the version of the format, or without, as before 1.0.
@@ -233,41 +277,39 @@ impl Managed for DLManagedTensor {
 }
 
 /// Lends a tensor to another library, which calls `deleter` when it no longer needs it.
-pub fn lend(t: Tensor) -> *mut DLManagedTensorVersioned {
-    lend_as(t)
+pub fn lend(t: impl Into<Memory>) -> *mut DLManagedTensorVersioned {
+    lend_as(t.into())
 }
 
 /// Likewise in the format before DLPack 1.0, which cannot say that memory is read-only.
 ///
 /// # Errors
 /// An input error for a tensor in memory that must not be written.
-pub fn lend_unversioned(t: Tensor) -> Result<*mut DLManagedTensor> {
-    if t.storage.writes() == Writes::Forbidden {
+pub fn lend_unversioned(t: impl Into<Memory>) -> Result<*mut DLManagedTensor> {
+    let memory = t.into();
+    if memory.writes == Writes::Forbidden {
         return Err(Error::input(
             "read-only memory cannot be exported in a format of DLPack before 1.0",
         ));
     }
-    Ok(lend_as(t))
+    Ok(lend_as(memory))
 }
 
-fn lend_as<M: Managed>(t: Tensor) -> *mut M {
+fn lend_as<M: Managed>(m: Memory) -> *mut M {
     let tensor = DLTensor {
-        data: t.data().cast::<c_void>(),
-        device: DLDevice {
-            device_type: DLDeviceType::CPU,
-            device_id: 0,
-        },
-        ndim: t.sizes.len() as i32,
-        dtype: data_type(t.dtype),
+        data: m.data,
+        device: m.device,
+        ndim: m.sizes.len() as i32,
+        dtype: data_type(m.dtype),
         shape: std::ptr::null_mut(),
         strides: std::ptr::null_mut(),
         byte_offset: 0,
     };
     let mut lent = Box::new(Lent {
-        managed: M::new(tensor, t.storage.writes()),
-        sizes: t.sizes,
-        strides: t.strides,
-        _storage: t.storage,
+        managed: M::new(tensor, m.writes),
+        sizes: m.sizes,
+        strides: m.strides,
+        _owner: m.owner,
     });
     let (shape, strides) = (lent.sizes.as_mut_ptr(), lent.strides.as_mut_ptr());
     let lent = Box::into_raw(lent);

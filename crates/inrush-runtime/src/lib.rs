@@ -34,7 +34,7 @@ pub use inrush_package::Package;
 pub use model::{Bound, Model, Parts};
 pub use package::cpu_target;
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
-pub use session::{Names, Session, WeightSpec};
+pub use session::{Names, Session, WeightSpec, check_update};
 pub use signature::{Dim, InputKind, InputSpec, OutputSpec, Signature};
 pub use tensor::{Storage, Tensor, Value, Writes};
 pub use verify::verify_is_asked_for;

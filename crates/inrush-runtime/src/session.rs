@@ -187,9 +187,37 @@ fn weight_specs(program: &Program) -> Vec<WeightSpec> {
 
 /// Compares new weights with what the model takes, before anything changes.
 fn check(specs: &[WeightSpec], new: &[(&str, WeightView)], names: Names) -> Result<()> {
+    let pairs: Vec<Option<Pairs>> = new.iter().map(|(_, view)| Pairs::of(view)).collect();
+    let views: Vec<(&str, WeightView)> = (new.iter().zip(&pairs))
+        .map(|((name, view), p)| (*name, p.as_ref().map_or(*view, |p| p.view(view.bytes))))
+        .collect();
+    let given: Vec<_> = views.iter().map(|(n, v)| (*n, v.dtype, v.sizes)).collect();
+    check_update(specs, &given, names)?;
+    for (name, view) in &views {
+        let bytes = extent(view.sizes, view.strides)
+            .filter(|_| view.strides.len() == view.sizes.len())
+            .and_then(|n| n.checked_mul(view.dtype.size()));
+        if bytes.is_none_or(|n| n > view.bytes.len()) {
+            return Err(Error::input(format!(
+                "the weight `{name}` has too few bytes"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Compares names, dtypes and sizes of new weights with those that a model takes.
+///
+/// # Errors
+/// An input error that names the weight: see [`Session::update_weights`].
+pub fn check_update(
+    specs: &[WeightSpec],
+    new: &[(&str, DType, &[i64])],
+    names: Names,
+) -> Result<()> {
     let by_name: BTreeMap<&str, &WeightSpec> = specs.iter().map(|s| (s.name.as_str(), s)).collect();
     let mut given = BTreeSet::new();
-    for (name, view) in new {
+    for (name, dtype, sizes) in new {
         let Some(spec) = by_name.get(name) else {
             return Err(Error::input(format!(
                 "the model has no weight `{name}`{}",
@@ -199,23 +227,13 @@ fn check(specs: &[WeightSpec], new: &[(&str, WeightView)], names: Names) -> Resu
         if !given.insert(*name) {
             return Err(Error::input(format!("the weight `{name}` is given twice")));
         }
-        let pairs = Pairs::of(view);
-        let view = &pairs.as_ref().map_or(*view, |p| p.view(view.bytes));
-        if view.dtype != spec.dtype || view.sizes != spec.sizes {
+        if *dtype != spec.dtype || **sizes != spec.sizes {
             return Err(Error::input(format!(
                 "the weight `{name}` is {} of sizes {:?}, got {} of sizes {:?}",
                 spec.dtype.torch_name(),
                 spec.sizes,
-                view.dtype.torch_name(),
-                view.sizes
-            )));
-        }
-        let bytes = extent(view.sizes, view.strides)
-            .filter(|_| view.strides.len() == view.sizes.len())
-            .and_then(|n| n.checked_mul(view.dtype.size()));
-        if bytes.is_none_or(|n| n > view.bytes.len()) {
-            return Err(Error::input(format!(
-                "the weight `{name}` has too few bytes"
+                dtype.torch_name(),
+                sizes
             )));
         }
     }

@@ -123,6 +123,18 @@ const NAMES_DEVICES: &[(&str, &str)] = &[
     ),
     ("inrush-cli/src/args.rs", "an example in the help"),
     (
+        "inrush-host/src/native/dlpack.rs",
+        "DLPack's names of memory of GPUs",
+    ),
+    (
+        "inrush-runtime-python/src/device.rs",
+        "protocols of Python for streams",
+    ),
+    (
+        "inrush-runtime-python/src/model.rs",
+        "an option of the user's, by its name",
+    ),
+    (
         "inrush-runtime/src/dlpack.rs",
         "DLPack's name of pinned memory of the CPU",
     ),

@@ -59,6 +59,7 @@ type GemmStridedBatchedEx = unsafe extern "C" fn(
 ) -> i32;
 
 type Create = unsafe extern "C" fn(*mut Handle) -> i32;
+type Destroy = unsafe extern "C" fn(Handle) -> i32;
 type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> i32;
 type SetWorkspace = unsafe extern "C" fn(Handle, *mut c_void, usize) -> i32;
 type GetMode = unsafe extern "C" fn(Handle, *mut i32) -> i32;
@@ -73,6 +74,7 @@ pub struct Blas {
     gemm: GemmEx,
     batched: GemmStridedBatchedEx,
     create: Create,
+    destroy: Destroy,
     set_stream: SetStream,
     set_workspace: SetWorkspace,
     get_mode: GetMode,
@@ -186,6 +188,7 @@ impl Blas {
                 gemm: *library.get(b"cublasGemmEx").ok()?,
                 batched: *library.get(b"cublasGemmStridedBatchedEx").ok()?,
                 create: *library.get(b"cublasCreate_v2").ok()?,
+                destroy: *library.get(b"cublasDestroy_v2").ok()?,
                 set_stream: *library.get(b"cublasSetStream_v2").ok()?,
                 set_workspace: *library.get(b"cublasSetWorkspace_v2").ok()?,
                 get_mode: *library.get(b"cublasGetMathMode").ok()?,
@@ -195,12 +198,21 @@ impl Blas {
         }
     }
 
-    /// Makes a handle for the current device; it lives as long as the process.
+    /// Makes a handle for the current device; it lives until [`Blas::destroy`].
     pub fn create(&self) -> Option<usize> {
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a handle.
         let status = unsafe { (self.create)(&mut handle) };
         (status == 0).then_some(handle as usize)
+    }
+
+    /// Frees a handle. The library waits for the handle's work first.
+    ///
+    /// # Safety
+    /// The handle is from [`Blas::create`] and is not used any more.
+    pub unsafe fn destroy(&self, handle: usize) {
+        // SAFETY: by the caller's promise; a failure leaves a handle that takes memory until the process ends.
+        _ = unsafe { (self.destroy)(handle as Handle) };
     }
 
     /// How products are computed: whether with TF32, for one.

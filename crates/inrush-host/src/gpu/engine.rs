@@ -7,7 +7,7 @@ mod steps;
 use self::batches::{Batches, Tries};
 use super::build;
 use super::cublas::Blas;
-use super::driver::{Kernel, Stream};
+use super::driver::{DevicePtr, Kernel, Stream};
 use super::placement::Placement;
 use super::plan::{self, Plan};
 use super::replay::Recordings;
@@ -112,6 +112,8 @@ pub struct Frame<'a, H: Host> {
     pub bases: Vec<u64>,
     /// Tensors that the call owns, by slot.
     pub own: Vec<Option<H::Tensor>>,
+    /// Memory of the caller's for outputs, by slot: used where it has the layout of the output.
+    pub(super) into: Vec<(usize, DevicePtr, Shape)>,
     /// Slots whose values the host is to drop.
     released: Vec<usize>,
     /// Set in a call that tunes.
@@ -203,6 +205,7 @@ impl<H: Host> Engine<H> {
             stream: host.stream(),
             bases: vec![0; program.slots + 1 + program.steps.len()],
             own: (0..program.slots).map(|_| None).collect(),
+            into: H::outputs_into(call),
             released: Vec::new(),
             tuning: RefCell::new(
                 (self.tuning.lock().unwrap_or_else(PoisonError::into_inner)).take(),

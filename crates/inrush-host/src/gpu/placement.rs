@@ -123,7 +123,7 @@ impl Placement {
         }
         // Backwards, so that what is known of a view reaches what it looks at.
         for o in &program.outputs {
-            if let Out::Slot(s) = o {
+            if let Out::Slot(s) | Out::Mutation { value: s, .. } = o {
                 h.seen[*s] = true;
                 h.last[*s] = usize::MAX;
             }
@@ -221,7 +221,7 @@ impl Reads {
             }
         }
         let outputs = program.outputs.iter().filter_map(|o| match o {
-            Out::Slot(s) => Some(*s),
+            Out::Slot(s) | Out::Mutation { value: s, .. } => Some(*s),
             _ => None,
         });
         for s in outputs.chain(program.symbols.iter().map(|s| s.slot)) {

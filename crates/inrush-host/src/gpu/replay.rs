@@ -19,11 +19,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Calls with the same addresses before the one that records.
 const WARM: u32 = 2;
-/// Sets of addresses whose calls are counted.
-const SEEN: usize = 8;
-/// Recordings of one place that are kept, and that are made at most: addresses that never settle are not worth more.
-const KEPT: usize = 4;
-const MADE: usize = 16;
+/// Sets of addresses whose calls are counted, for each recording that is kept.
+const SEEN: usize = 2;
+/// Recordings that are made at most, for each that is kept: addresses that never settle are not worth more.
+const MADE: usize = 4;
 
 /// Conditions under which a recording may be issued.
 #[derive(Clone, PartialEq, Hash)]
@@ -67,11 +66,12 @@ enum Found {
 }
 
 impl Recordings {
-    fn find(&mut self, key: &Key) -> Found {
+    /// Looks for a recording. A place keeps `kept` of them.
+    fn find(&mut self, key: &Key, kept: usize) -> Found {
         if let Some(at) = self.kept.iter().rposition(|r| r.key == *key) {
             return Found::Recorded(self.kept.remove(at));
         }
-        if self.made >= MADE {
+        if self.made >= MADE * kept {
             return Found::New;
         }
         let mut digest = FxHasher::default();
@@ -85,15 +85,15 @@ impl Recordings {
             self.made += 1;
             return Found::Familiar;
         }
-        if self.seen.len() >= SEEN {
+        if self.seen.len() >= SEEN * kept {
             self.seen.remove(0);
         }
         self.seen.push((digest, calls + 1));
         Found::New
     }
 
-    fn keep(&mut self, recorded: Recorded) {
-        if self.kept.len() >= KEPT {
+    fn keep(&mut self, recorded: Recorded, kept: usize) {
+        if self.kept.len() >= kept {
             self.kept.remove(0);
         }
         self.kept.push(recorded);
@@ -153,21 +153,21 @@ impl<H: Host> Frame<'_, H> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        let found = place().find(&key);
+        let found = place().find(&key, H::RECORDINGS);
         let recorded = match found {
             Found::New => return self.native(&r.ops, bound, cached),
             Found::Recorded(recorded) => recorded,
             Found::Familiar => match self.record(&driver, blas, r, key, bound, cached) {
                 Ok(recorded) => recorded,
                 Err(_) => {
-                    place().made = MADE;
+                    place().made = MADE * H::RECORDINGS;
                     return self.native(&r.ops, bound, cached);
                 }
             },
         };
         // SAFETY: the addresses are those of this call, and the stream is the one that the workspace is for.
         let done = unsafe { recorded.recording.launch(self.stream) };
-        place().keep(recorded);
+        place().keep(recorded, H::RECORDINGS);
         done.map_err(Stop::Failed)
     }
 
@@ -233,6 +233,8 @@ impl<H: Host> Frame<'_, H> {
 mod tests {
     use super::*;
 
+    const KEPT: usize = 4;
+
     fn key(bases: &[u64]) -> Key {
         Key {
             stream: 0,
@@ -245,19 +247,19 @@ mod tests {
     fn familiar_addresses_are_recorded_and_others_are_not() {
         let mut place = Recordings::default();
         for k in 0..100 {
-            assert!(matches!(place.find(&key(&[k, 1])), Found::New));
+            assert!(matches!(place.find(&key(&[k, 1]), KEPT), Found::New));
         }
         for _ in 0..WARM {
-            assert!(matches!(place.find(&key(&[7, 7])), Found::New));
-            assert!(matches!(place.find(&key(&[8, 7])), Found::New));
+            assert!(matches!(place.find(&key(&[7, 7]), KEPT), Found::New));
+            assert!(matches!(place.find(&key(&[8, 7]), KEPT), Found::New));
         }
-        assert!(matches!(place.find(&key(&[7, 7])), Found::Familiar));
-        assert!(matches!(place.find(&key(&[8, 7])), Found::Familiar));
+        assert!(matches!(place.find(&key(&[7, 7]), KEPT), Found::Familiar));
+        assert!(matches!(place.find(&key(&[8, 7]), KEPT), Found::Familiar));
         // One that is made again and again is given up.
         let mut more = 0;
         for _ in 0..100 {
-            more += usize::from(matches!(place.find(&key(&[9, 7])), Found::Familiar));
+            more += usize::from(matches!(place.find(&key(&[9, 7]), KEPT), Found::Familiar));
         }
-        assert_eq!(more, MADE - 2);
+        assert_eq!(more, MADE * KEPT - 2);
     }
 }

@@ -5,8 +5,7 @@ use crate::program::{
 };
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_compile::{
-    Observer, Options, Part, Request, Sequence, SequenceOutput, Slots, SymbolDef, What,
-    compile_sequence,
+    Observer, Options, Part, Request, Sequence, SequenceOutput, Slots, What, compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::GpuTarget;
@@ -22,6 +21,9 @@ pub fn compile(
     options: &Options,
     watch: &mut dyn Observer,
 ) -> Result<Lowered> {
+    let mut graph = graph;
+    // What a call draws depends on a buffer of the model, which each call leaves one higher.
+    inrush_compile::seed_by_state(&mut graph);
     let request = Request {
         // Nothing here asks for gradients, so passes may drop what only they read.
         inference: true,
@@ -34,8 +36,8 @@ pub fn compile(
 /// Builds the host program of a graph's sequence.
 ///
 /// # Errors
-/// An unsupported error that lists the operators which are neither compiled nor products, and graphs that write their inputs
-/// or weights.
+/// An unsupported error that lists the operators which are neither compiled nor products, or whose results have sizes that depend
+/// on data.
 pub fn lower(
     mut sequence: Sequence,
     caps: &Caps,
@@ -43,7 +45,7 @@ pub fn lower(
     target: GpuTarget,
 ) -> Result<Lowered> {
     let graph = &std::mem::take(&mut sequence.graph);
-    refuse_what_needs_pytorch(graph, &sequence.symbols)?;
+    refuse_sizes_from_data(graph, &sequence)?;
     let mut slots = Slots::default();
     let Entries {
         inputs,
@@ -51,7 +53,7 @@ pub fn lower(
         mut objects,
     } = entries(graph, &mut slots);
     let steps = steps(graph, sequence.parts, &mut slots, caps)?;
-    let outputs = outputs(&sequence.outputs, &mut slots, &mut objects);
+    let outputs = outputs(graph, &sequence.outputs, &mut slots, &mut objects)?;
     let symbols = (sequence.symbols.iter()).map(|s| slots.symbol(s)).collect();
     let layouts = slots.layouts(sequence.layouts);
     let program = HostProgram {
@@ -83,17 +85,26 @@ pub fn lower(
     })
 }
 
-/// Refuses graphs that write their inputs, and sizes that depend on data.
-fn refuse_what_needs_pytorch(graph: &Graph, symbols: &[SymbolDef]) -> Result<()> {
-    if (graph.outputs.iter()).any(|o| matches!(o.kind, OutputKind::Mutation { .. })) {
-        return Err(Error::unsupported(
-            "the model writes its inputs or buffers, which executors on GPUs do inside PyTorch only",
-        ));
+/// Refuses sizes that depend on data, and names the operators that give them.
+fn refuse_sizes_from_data(graph: &Graph, sequence: &Sequence) -> Result<()> {
+    let mut operators: Vec<String> = (sequence.symbols.iter())
+        .filter_map(|s| {
+            let part = &sequence.parts.get(s.after?)?.what;
+            Some(match part {
+                What::Call(c) => format!("`{}`", graph.nodes[c.node.index()].op),
+                What::Segment(_) | What::View(_) => format!("the size `{}`", s.name),
+            })
+        })
+        .collect();
+    operators.sort();
+    operators.dedup();
+    if operators.is_empty() {
+        return Ok(());
     }
-    if symbols.iter().any(|s| s.after.is_some()) {
-        return Err(Error::unsupported("a size that depends on data"));
-    }
-    Ok(())
+    Err(Error::unsupported(format!(
+        "operators whose results have sizes that depend on data: {}",
+        operators.join(", ")
+    )))
 }
 
 /// Slots and objects that a call begins with.
@@ -176,18 +187,30 @@ fn steps(graph: &Graph, parts: Vec<Part>, slots: &mut Slots, caps: &Caps) -> Res
     )))
 }
 
-/// Says where outputs are found. Those that are no tensors become objects.
-fn outputs(outputs: &[SequenceOutput], slots: &mut Slots, objects: &mut Vec<Object>) -> Vec<Out> {
+/// Says where outputs are found, and what new contents of inputs and weights are. Those that are no tensors become objects.
+fn outputs(
+    graph: &Graph,
+    outputs: &[SequenceOutput],
+    slots: &mut Slots,
+    objects: &mut Vec<Object>,
+) -> Result<Vec<Out>> {
     let mut object = |o: Object| {
         objects.push(o);
         Out::Constant(objects.len() - 1)
     };
-    (outputs.iter())
-        .map(|o| match o {
-            SequenceOutput::Value(v) => Out::Slot(slots.of(*v)),
-            SequenceOutput::Int(id) => Out::Size(*id),
-            SequenceOutput::Scalar(s) => object(Object::Scalar((*s).into())),
-            SequenceOutput::None => object(Object::None),
+    (outputs.iter().zip(&graph.outputs))
+        .map(|(o, of)| match (o, &of.kind) {
+            (SequenceOutput::Value(v), OutputKind::Mutation { input }) => Ok(Out::Mutation {
+                value: slots.of(*v),
+                into: slots.of(graph.inputs[*input].value),
+            }),
+            (_, OutputKind::Mutation { .. }) => {
+                Err(Error::unsupported("new contents that are no tensor"))
+            }
+            (SequenceOutput::Value(v), _) => Ok(Out::Slot(slots.of(*v))),
+            (SequenceOutput::Int(id), _) => Ok(Out::Size(*id)),
+            (SequenceOutput::Scalar(s), _) => Ok(object(Object::Scalar((*s).into()))),
+            (SequenceOutput::None, _) => Ok(object(Object::None)),
         })
         .collect()
 }

@@ -1,28 +1,44 @@
-//! A host without Python: memory from the device's driver, a stream of its own, products by cuBLAS.
+//! A host without Python: memory from the device's driver, streams of its own or the caller's, products by cuBLAS.
 //!
 //! ```text
-//! device   what a device is, asked of its driver
-//! memory   device memory that is used again by later work of the stream
-//! process  the host
-//! lower    a sequence of segments and library calls -> host program; with the feature `compiler`
-//! target   targets that packages are asked for
-//! package  the target of a package that fits a device
-//! model    weights on the device, and calls
+//! device     what a device is, asked of its driver
+//! memory     device memory that is used again by later work of the same stream
+//! process    the host of one call: a stream, a handle of cuBLAS
+//! hosts      the bounded number of hosts that a model has
+//! tensor     tensors in memory of a device; what calls take and give
+//! dlpack     these as tensors of other libraries
+//! weights    sets of weights on the device
+//! call       the state of a call
+//! graphs     calls that were captured as graphs of the driver
+//! model      calls, updates and swaps of weights
+//! signature  inputs and outputs
+//! lower      a sequence of segments and library calls -> host program; with the feature `compiler`
+//! target     targets that packages are asked for
+//! package    the target of a package that fits a device
 //! ```
 
+mod call;
 pub mod device;
+pub mod dlpack;
+mod graphs;
+mod hosts;
 #[cfg(feature = "compiler")]
 mod lower;
 mod memory;
 mod model;
 mod package;
 mod process;
+mod signature;
 mod target;
+mod tensor;
+mod weights;
 
+pub use crate::gpu::driver::Stream;
 pub use crate::program::{Lowered, Object};
 #[cfg(feature = "compiler")]
 pub use lower::{compile, lower};
-pub use model::Model;
+pub use model::{Model, Options};
 pub use package::{Form, choose};
-pub use process::Process;
 pub use target::{Wanted, WantedGpu, parts};
+pub use tensor::{Argument, DeviceTensor, Output};
+pub use weights::NewWeight;

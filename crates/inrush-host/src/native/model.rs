@@ -1,87 +1,138 @@
 //! A compiled model on a device: its weights, and calls.
 
-use super::process::{Process, Tensor as DeviceTensor};
-use crate::gpu::driver::DevicePtr;
-use crate::gpu::plan::{CheckInput, Plain, View};
-use crate::gpu::{Engine, Frame};
-use crate::program::{HostProgram, Layout, Lowered, Object, Out, Read};
-use crate::shape::{Shape, dtype_code};
-use inrush_base::{DType, Error, Result, same_strides};
-use inrush_program::{evaluate_known, solve};
-use inrush_runtime::tensor::extent;
+use super::call::{CallState, Given, Parts};
+use super::graphs::{self, Captured, Found, Graphs, Key};
+use super::hosts::Hosts;
+use super::process::Process;
+use super::tensor::{Argument, DeviceTensor, Output};
+use super::weights::{Entry, NewWeight, WeightPlan, WeightSet};
+use crate::gpu::Engine;
+use crate::gpu::cublas::Blas;
+use crate::gpu::driver::{Driver, Entered, Marker, OwnedStream, Stream};
+use crate::program::{Device, HostProgram, Lowered};
+use inrush_base::{Error, Result};
+use inrush_program::SEED;
+use inrush_runtime::tensor::copy_strided;
 use inrush_runtime::triton::Binary;
-use inrush_runtime::{Storage, Tensor, Value, WeightSource};
-use std::sync::{Arc, Mutex, PoisonError};
+use inrush_runtime::{Names, Signature, Tensor, Value, WeightSource, WeightSpec, check_update};
+use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A model that is ready to run.
-pub struct Model {
-    lowered: Lowered,
-    engine: Engine<Process>,
-    process: Process,
-    /// Weights on the device, by slot; those that nothing reads are left out.
-    weights: Vec<Option<DeviceTensor>>,
-    /// One call at a time: they share the stream, and cuBLAS's handle.
-    running: Mutex<()>,
+/// How a model runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Calls that run at once, each with its own stream and memory; more wait.
+    pub concurrent: usize,
+    /// Calls are captured as graphs of the driver, from the second of the same sizes on.
+    pub capture: bool,
+    /// The seed of the first call's random numbers, if the model draws some.
+    pub seed: i64,
 }
 
-/// The state of one call.
-pub struct CallState<'a> {
-    model: &'a Model,
-    /// Arguments by slot.
-    given: Vec<Option<&'a Value>>,
-    /// Results that are no tensors of the device, by slot.
-    plain: Vec<Option<Value>>,
-    /// Views that steps made, by slot.
-    views: Vec<Option<(DevicePtr, Shape)>>,
-    pub(super) symbols: Vec<Option<i64>>,
-    pub(super) sizes: Vec<Option<i64>>,
-    outputs: Vec<Value>,
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            concurrent: 4,
+            capture: false,
+            seed: 0,
+        }
+    }
+}
+
+/// A model on a device. Calls and updates of weights may come from several threads at once.
+pub struct Model {
+    loaded: ManuallyDrop<Loaded>,
+}
+
+/// All of a model that is freed in the context that it is from.
+pub struct Loaded {
+    lowered: Lowered,
+    engine: Engine<Process>,
+    hosts: Hosts,
+    plan: WeightPlan,
+    device: Device,
+    signature: Signature,
+    options: Options,
+    graphs: Option<Graphs>,
+    active: Mutex<Arc<WeightSet>>,
+    /// Waits for what writes tensors that come in without a stream of the call's, and a marker of that.
+    imports: (OwnedStream, Mutex<Marker>, AtomicBool),
+    /// Held by a call that writes the model's buffers, and by swaps. The marker is the end of the last such call.
+    state: Mutex<Marker>,
+    /// Held during an update and a swap.
+    sets: Mutex<Sets>,
+}
+
+#[derive(Default)]
+struct Sets {
+    /// The inactive set, once an update gave it values.
+    next: Option<Next>,
+    /// The set that was active before: its memory serves the next update.
+    spare: Option<Arc<WeightSet>>,
+}
+
+struct Next {
+    set: WeightSet,
+    /// Names that updates gave since the last swap.
+    given: BTreeSet<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Model {
-    /// Loads the kernels and copies the weights to the device of the process. `binaries` are those of the program's kernels, in order.
+    /// Loads the kernels and copies the weights to a device. `binaries` are those of the program's kernels, in order; with `blas`,
+    /// matrix products go there.
     ///
     /// # Errors
-    /// A weight that is missing or not what the program says, too little memory, those of the driver.
+    /// A weight that is missing or not what the program says, too little memory, those of the driver; an unsupported error for
+    /// graphs of a program that cannot be captured.
     pub fn new(
         lowered: Lowered,
         binaries: Vec<Binary>,
         weights: &dyn WeightSource,
-        process: Process,
+        device: Device,
+        blas: Option<&'static Blas>,
+        options: Options,
     ) -> Result<Model> {
-        let program = &lowered.program;
-        let engine = Engine::new(program, binaries)?;
-        engine.preload(program)?;
-        let sizes = evaluate_known(&program.sizes, &vec![None; program.symbols.len()]);
-        let mut resident: Vec<Option<DeviceTensor>> = Vec::new();
-        resident.resize_with(program.slots, || None);
-        for (slot, object) in &program.constants {
-            let (Some(layout), Object::Weight(name)) =
-                (layout(program, *slot), &lowered.objects[*object])
-            else {
-                continue;
-            };
-            let shape = shape(layout, &sizes)?;
-            let w = weights
-                .weight(name)
-                .ok_or_else(|| Error::input(format!("the weight `{name}` is missing")))?;
-            let bytes = shape.bytes()? as usize;
-            let same = w.dtype == layout.dtype.0
-                && w.sizes == shape.sizes.as_slice()
-                && same_strides(w.sizes, w.strides, &shape.strides);
-            if !same || w.bytes.len() < bytes {
-                return Err(Error::input(format!(
-                    "the weight `{name}` has other sizes, strides or dtype than its model says"
-                )));
-            }
-            resident[*slot] = Some(process.upload(&shape, &w.bytes[..bytes])?);
+        let graphs = match options.capture {
+            true => Some(capturable(&lowered.program)?),
+            false => None,
+        };
+        let driver = Driver::get()?;
+        let context = driver.primary_context(device.index)?;
+        let _entered = driver.enter(context)?;
+        let engine = Engine::new(&lowered.program, binaries)?;
+        engine.preload(&lowered.program)?;
+        let plan = WeightPlan::of(&lowered)?;
+        let set = WeightSet::new(&plan, (&driver, context))?;
+        set.fill(&plan, weights)?;
+        if let Some(e) = plan.entry(SEED) {
+            set.write_seed(e, options.seed)?;
         }
         Ok(Model {
-            lowered,
-            engine,
-            process,
-            weights: resident,
-            running: Mutex::default(),
+            loaded: ManuallyDrop::new(Loaded {
+                signature: super::signature::of(&lowered),
+                imports: (
+                    driver.own_stream()?,
+                    Mutex::new(driver.marker()?),
+                    AtomicBool::new(false),
+                ),
+                state: Mutex::new(driver.marker()?),
+                hosts: Hosts::new((driver, context), blas, options.concurrent),
+                active: Mutex::new(Arc::new(set)),
+                sets: Mutex::default(),
+                lowered,
+                engine,
+                plan,
+                device,
+                options,
+                graphs,
+            }),
         })
     }
 
@@ -95,263 +146,472 @@ impl Model {
         &self.lowered.program
     }
 
-    /// Runs the model on its flat inputs.
+    /// Returns the device.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Returns the number of calls that run at once.
+    pub fn concurrent(&self) -> usize {
+        self.options.concurrent.max(1)
+    }
+
+    /// Returns true if calls write buffers of the model, such as a cache. They run one at a time then.
+    pub fn writes_state(&self) -> bool {
+        self.plan.writes_state()
+    }
+
+    /// Returns the inputs and outputs.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Lists the weights that the model reads, in the program's order.
+    pub fn weights(&self) -> Vec<WeightSpec> {
+        self.plan.specs()
+    }
+
+    /// Returns a stream that calls without one of the caller's wait for. Other libraries have it wait for the work that
+    /// writes what they pass.
+    pub fn import_stream(&self) -> Stream {
+        self.imports.2.store(true, Ordering::Release);
+        self.imports.0.stream()
+    }
+
+    /// Has work of a stream come after what writes the arguments.
+    fn order_after(
+        &self,
+        inputs: &[Given<'_>],
+        stream: Option<Stream>,
+        work: Stream,
+    ) -> Result<()> {
+        if stream.is_none() && self.imports.2.load(Ordering::Acquire) {
+            let marker = lock(&self.imports.1);
+            marker.record(self.imports.0.stream())?;
+            marker.wait(work)?;
+        }
+        for given in inputs {
+            if let Given::Device(t) = given {
+                t.order_in(&self.hosts.driver, work)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&self) -> Result<Entered> {
+        self.hosts.driver.enter(self.hosts.context)
+    }
+
+    /// Runs the model on its flat inputs, and copies the outputs to the host.
     ///
     /// # Errors
     /// Inputs of other sizes or dtypes than the model was compiled for; too little memory; those of the driver.
     pub fn run(&self, inputs: &[Value]) -> Result<Vec<Value>> {
-        let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        self.process.make_current()?;
-        let program = &self.lowered.program;
-        if inputs.len() != program.inputs.len() {
+        let given: Vec<Given<'_>> = inputs.iter().map(Given::Value).collect();
+        let outputs = self.issue(&given, Vec::new(), None)?;
+        let host = |o: Output| match o {
+            Output::Value(v) => Ok(v),
+            Output::Device(t) => t.download().map(Value::Tensor),
+        };
+        outputs.into_iter().map(host).collect()
+    }
+
+    /// Runs the model. Inputs in memory of the host are copied to the device; outputs stay there.
+    ///
+    /// With a stream of the caller's, all work is issued on it. The call returns before the work is done, unless inputs are in
+    /// memory of the host; outputs belong to the work of that stream, and are dropped when work of no other uses them. Without
+    /// one, what writes the inputs has to be done, and the outputs are when the call returns.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn call(&self, inputs: &[Argument], stream: Option<Stream>) -> Result<Vec<Output>> {
+        let given: Vec<Given<'_>> = inputs.iter().map(Given::from).collect();
+        self.issue(&given, Vec::new(), stream)
+    }
+
+    /// Runs the model into memory of the caller, of the host or of the device: a [`Value::None`] for outputs that are no tensors.
+    /// Kernels write directly into memory of the device that starts at a multiple of 16 bytes and is laid out as the output
+    /// is. A call with an output in memory of the host returns when its work is done.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; an input error for memory of another dtype or other sizes, and for memory of the device that is laid out
+    /// otherwise.
+    ///
+    /// # Safety
+    /// No element of the outputs' memory is that of another element, and nothing else uses it during the call's work.
+    pub unsafe fn call_into(
+        &self,
+        inputs: &[Argument],
+        outputs: &[Argument],
+        stream: Option<Stream>,
+    ) -> Result<()> {
+        let signature = self.signature();
+        if outputs.len() != signature.outputs.len() {
             return Err(Error::input(format!(
-                "the model takes {} inputs, got {}",
-                program.inputs.len(),
-                inputs.len()
+                "the model gives {} outputs, room is given for {}",
+                signature.outputs.len(),
+                outputs.len()
             )));
         }
-        let mut call = CallState {
-            model: self,
-            given: vec![None; program.slots],
-            plain: vec![None; program.slots],
-            views: vec![None; program.slots],
-            symbols: vec![None; program.symbols.len()],
-            sizes: Vec::new(),
-            outputs: Vec::new(),
-        };
-        for (value, slot) in inputs.iter().zip(&program.inputs) {
-            call.given[*slot] = Some(value);
+        let given: Vec<Given<'_>> = inputs.iter().map(Given::from).collect();
+        let into = (outputs.iter())
+            .map(|o| match o {
+                Argument::Device(t) => Some(t),
+                Argument::Value(_) => None,
+            })
+            .collect();
+        let results = self.issue(&given, into, stream)?;
+        for (k, (result, place)) in results.iter().zip(outputs).enumerate() {
+            let to = match (result, place) {
+                (Output::Device(t), Argument::Value(Value::Tensor(to))) => copy_out(t, to),
+                (Output::Device(_), Argument::Value(_)) => Err(Error::input("no memory is given")),
+                (Output::Device(_), Argument::Device(_)) | (Output::Value(_), _) => Ok(()),
+            };
+            to.map_err(|e| e.context(format!("output {k}")))?;
         }
-        call.read_symbols()?;
-        call.sizes = evaluate_known(&program.sizes, &call.symbols);
-        self.engine.run(&self.process, program, &mut call)?;
+        Ok(())
+    }
+
+    /// Issues a call, and waits for it where the caller cannot.
+    fn issue(
+        &self,
+        inputs: &[Given<'_>],
+        into: Vec<Option<&DeviceTensor>>,
+        stream: Option<Stream>,
+    ) -> Result<Vec<Output>> {
+        let _entered = self.enter()?;
+        // A swap waits for calls that write the model's buffers, or it would lose their writes.
+        let state = self.writes_state().then(|| lock(&self.state));
+        let set = lock(&self.active).clone();
+        let parts = Parts {
+            lowered: &self.lowered,
+            plan: &self.plan,
+            set: &set,
+            device: self.device.index,
+            stream,
+        };
+        let host = self.hosts.take(stream)?;
+        let work = crate::host::Host::stream(&*host);
+        if let Some(last) = &state {
+            last.wait(work)?;
+        }
+        let mut call = CallState::new(parts, inputs, into)?;
+        self.order_after(inputs, stream, work)?;
+        let done = self.run_call(&host, inputs, &mut call, work);
+        if let Some(last) = &state {
+            last.record(work)?;
+        }
+        drop(state);
+        // After an error too: the driver may still read the caller's memory.
+        if stream.is_none() || call.waits {
+            self.hosts.driver.synchronize(work)?;
+        }
+        done?;
+        for (to, from) in &call.to_host {
+            copy_out(from, to)?;
+        }
+        if stream.is_none() {
+            for o in &mut call.outputs {
+                if let Output::Device(t) = o {
+                    t.stream = None;
+                }
+            }
+        }
         Ok(call.outputs)
+    }
+
+    /// Runs a call by a captured one if there is one, else by its steps.
+    fn run_call<'c>(
+        &self,
+        host: &Process,
+        inputs: &[Given<'c>],
+        call: &mut CallState<'c>,
+        work: Stream,
+    ) -> Result<()> {
+        let Some(graphs) = &self.graphs else {
+            return self.engine.run(host, &self.lowered.program, call);
+        };
+        let key = Key {
+            symbols: call.symbols.clone(),
+            set: call.parts().set.base(),
+        };
+        // What the caller captures is to be made of launches.
+        if self.hosts.driver.is_capturing(work)? {
+            return self.engine.run(host, &self.lowered.program, call);
+        }
+        let captured = match graphs.find(&key, self.concurrent()) {
+            Found::New => return self.engine.run(host, &self.lowered.program, call),
+            Found::Captured(c) => *c,
+            Found::Familiar => {
+                let made = self.capture(key.clone(), inputs, call);
+                made.inspect_err(|_| graphs.forget(&key))?
+            }
+        };
+        let issued = captured.issue(host, call, work);
+        if issued.is_err() {
+            graphs.forget(&key);
+            return issued;
+        }
+        graphs.give(captured);
+        Ok(())
+    }
+
+    /// Captures a call of these sizes. Nothing runs.
+    fn capture<'c>(
+        &self,
+        key: Key,
+        inputs: &[Given<'c>],
+        call: &CallState<'c>,
+    ) -> Result<Captured> {
+        let host = self.hosts.apart()?;
+        let fixed = call.fixed_inputs(&host)?;
+        let given: Vec<Given<'_>> = (inputs.iter().zip(&fixed))
+            .map(|(given, fixed)| fixed.as_ref().map_or(*given, Given::Device))
+            .collect();
+        let mut inner = CallState::new(call.parts(), &given, Vec::new())?;
+        let driver = &self.hosts.driver;
+        let stream = crate::host::Host::stream(&host);
+        // SAFETY of what is recorded: all memory is the captured call's, or the weights' of its key.
+        let recording = driver.record(stream, || {
+            self.engine.run(&host, &self.lowered.program, &mut inner)
+        })?;
+        if inner.waits {
+            return Err(Error::internal("a captured call that reads the host"));
+        }
+        let outputs = std::mem::take(&mut inner.outputs);
+        drop(inner);
+        drop(given);
+        Ok(Captured {
+            key,
+            recording,
+            outputs,
+            done: driver.marker()?,
+            inputs: fixed,
+            _host: host,
+        })
+    }
+
+    /// Replaces weights of the inactive set, by copies. The set starts as the active one, and further updates add to it until
+    /// [`Model::swap_weights`] makes it active. Calls go on meanwhile. The memory of two sets is needed.
+    ///
+    /// # Errors
+    /// An input error that names the weight, for a name that the model does not have, another dtype or other sizes, and with
+    /// [`Names::All`] for a name that is missing. The sets are unchanged then, and so they are for too little memory.
+    pub fn update_weights(&self, new: &[(&str, NewWeight<'_>)], names: Names) -> Result<()> {
+        let given: Vec<_> = (new.iter())
+            .map(|(name, w)| match w {
+                NewWeight::Host(v) => (*name, v.dtype, v.sizes),
+                NewWeight::Device(t) => (*name, t.dtype, t.sizes.as_slice()),
+            })
+            .collect();
+        check_update(&self.weights(), &given, names)?;
+        for (name, w) in new {
+            if let NewWeight::Device(t) = w
+                && t.device != self.device.index
+            {
+                return Err(Error::input(format!(
+                    "the weight `{name}` is in the memory of device {}, the model is on device {}",
+                    t.device, self.device.index
+                )));
+            }
+        }
+        let _entered = self.enter()?;
+        let mut sets = lock(&self.sets);
+        let host = self.hosts.take(None)?;
+        let stream = crate::host::Host::stream(&*host);
+        let driver = &self.hosts.driver;
+        let values = new.iter().filter_map(|(_, w)| match w {
+            NewWeight::Device(t) => Some(Given::Device(t)),
+            NewWeight::Host(_) => None,
+        });
+        self.order_after(&values.collect::<Vec<_>>(), None, stream)?;
+        driver.synchronize(stream)?;
+        let set = self.blank(&mut sets)?;
+        let named = |e: &Entry| given.iter().any(|g| g.0 == e.name);
+        let active = lock(&self.active).clone();
+        let base = sets.next.as_ref().map_or(&*active, |n| &n.set);
+        set.copy_from(&self.plan, base, stream, &|e| !named(e))?;
+        for (name, w) in new {
+            let Some(e) = self.plan.entry(name) else {
+                continue;
+            };
+            match w {
+                NewWeight::Host(v) => set.write_host(e, v)?,
+                NewWeight::Device(t) => set.write_device(e, t, stream)?,
+            }
+        }
+        driver.synchronize(stream)?;
+        let before = sets.next.take();
+        let mut all = BTreeSet::new();
+        if let Some(n) = before {
+            all = n.given;
+            sets.spare = Some(Arc::new(n.set));
+        }
+        all.extend(given.iter().map(|g| g.0.to_string()));
+        sets.next = Some(Next { set, given: all });
+        Ok(())
+    }
+
+    /// Returns a set that nothing reads: that of an earlier swap, if its calls are over, else a new one.
+    fn blank(&self, sets: &mut Sets) -> Result<WeightSet> {
+        if let Some(spare) = sets.spare.take().and_then(|s| Arc::try_unwrap(s).ok()) {
+            // Work that calls issued may still read it.
+            self.hosts.driver.synchronize_all()?;
+            return Ok(spare);
+        }
+        WeightSet::new(&self.plan, (&self.hosts.driver, self.hosts.context))
+    }
+
+    /// Makes the inactive set the active one. Calls that have begun finish on the old set; later ones run on the new one.
+    /// Buffers that calls write keep their contents unless an update named them.
+    ///
+    /// # Errors
+    /// An input error where no update came since the last swap; those of the driver.
+    pub fn swap_weights(&self) -> Result<()> {
+        let _entered = self.enter()?;
+        let mut sets = lock(&self.sets);
+        let Some(next) = &sets.next else {
+            return Err(Error::input(
+                "there are no new weights to swap in: update them first",
+            ));
+        };
+        if self.writes_state() {
+            let state = lock(&self.state);
+            let host = self.hosts.take(None)?;
+            let stream = crate::host::Host::stream(&*host);
+            state.wait(stream)?;
+            let kept = |e: &Entry| e.written && !next.given.contains(&e.name);
+            let active = lock(&self.active).clone();
+            next.set.copy_from(&self.plan, &active, stream, &kept)?;
+            self.hosts.driver.synchronize(stream)?;
+            self.exchange(&mut sets);
+            drop(state);
+        } else {
+            self.exchange(&mut sets);
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, sets: &mut Sets) {
+        if let Some(next) = sets.next.take() {
+            let old = std::mem::replace(&mut *lock(&self.active), Arc::new(next.set));
+            sets.spare = Some(old);
+        }
+    }
+
+    /// Forgets the inactive set.
+    pub fn discard_update(&self) {
+        let mut sets = lock(&self.sets);
+        if let Some(next) = sets.next.take() {
+            sets.spare = Some(Arc::new(next.set));
+        }
+    }
+
+    /// Copies a weight of the active set to the host, as it is now; `None` for a name that the model does not have.
+    ///
+    /// # Errors
+    /// Too little memory, and those of the driver.
+    pub fn weight(&self, name: &str) -> Result<Option<Tensor>> {
+        let Some(e) = self.plan.entry(name) else {
+            return Ok(None);
+        };
+        let _entered = self.enter()?;
+        let state = self.writes_state().then(|| lock(&self.state));
+        let set = lock(&self.active).clone();
+        if state.is_some() {
+            self.hosts.driver.synchronize_all()?;
+        }
+        let t = DeviceTensor {
+            dtype: e.dtype,
+            sizes: e.shape.sizes.to_vec(),
+            strides: e.shape.strides.to_vec(),
+            address: set.address(e),
+            device: self.device.index,
+            read_only: true,
+            stream: None,
+            owner: Arc::new(()),
+        };
+        let dense = inrush_runtime::tensor::contiguous_strides(&t.sizes);
+        let found = t.download()?;
+        drop(state);
+        match found.lies_as(&dense) {
+            true => Ok(Some(found)),
+            false => found.with_strides(&dense).map(Some),
+        }
+    }
+
+    /// Sets the seed of the next call's random numbers. False when the model draws none.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn set_seed(&self, seed: i64) -> Result<bool> {
+        let Some(e) = self.plan.entry(SEED) else {
+            return Ok(false);
+        };
+        let _entered = self.enter()?;
+        let _state = lock(&self.state);
+        // Calls that were issued read the seed before.
+        self.hosts.driver.synchronize_all()?;
+        lock(&self.active).write_seed(e, seed)?;
+        Ok(true)
+    }
+}
+
+impl Deref for Model {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.loaded
     }
 }
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // Memory is freed in the context that it is from.
-        _ = self.process.make_current();
+        // Without the context the process is at its end.
+        if let Ok(_entered) = self.enter() {
+            // SAFETY: nothing uses the field after this.
+            unsafe { ManuallyDrop::drop(&mut self.loaded) };
+        }
     }
 }
 
-/// Returns the layout of a slot's tensor, if it is one of the device.
-fn layout(program: &HostProgram, slot: usize) -> Option<&Layout> {
-    program.gpu.as_ref()?.layouts.get(slot)?.as_ref()
+/// Copies a tensor of the device into one of the host.
+fn copy_out(from: &DeviceTensor, to: &Tensor) -> Result<()> {
+    if to.dtype != from.dtype || to.sizes != from.sizes {
+        return Err(Error::input(format!(
+            "it is {} of sizes {:?}, the memory given is {} of sizes {:?}",
+            from.dtype.torch_name(),
+            from.sizes,
+            to.dtype.torch_name(),
+            to.sizes
+        )));
+    }
+    let t = from.download()?;
+    if t.numel() > 0 {
+        // SAFETY: both are of these sizes and this dtype; the caller gave the memory to be written.
+        unsafe {
+            copy_strided(
+                t.data(),
+                &t.strides,
+                to.data(),
+                &to.strides,
+                &t.sizes,
+                t.dtype.size(),
+            );
+        }
+    }
+    Ok(())
 }
 
-fn shape(layout: &Layout, sizes: &[Option<i64>]) -> Result<Shape> {
-    let all = |ids: &[inrush_program::SizeId]| {
-        (ids.iter())
-            .map(|i| sizes[i.0 as usize].ok_or_else(|| Error::input("a size overflows")))
-            .collect::<Result<_>>()
-    };
-    Ok(Shape {
-        dtype: dtype_code(layout.dtype.0),
-        element: layout.dtype.0.size() as u64,
-        sizes: all(&layout.sizes)?,
-        strides: all(&layout.strides)?,
-    })
-}
-
-fn dtype_of(code: i32) -> Result<DType> {
-    crate::shape::dtype_of(code).ok_or_else(|| Error::internal("a dtype without a name"))
-}
-
-impl CallState<'_> {
-    fn read_symbols(&mut self) -> Result<()> {
-        for (k, s) in self.model.program().symbols.iter().enumerate() {
-            let value = match (s.read, self.given[s.slot]) {
-                (Read::Int, Some(Value::Int(i))) => *i,
-                (
-                    Read::Dim {
-                        dim,
-                        factor,
-                        offset,
-                    },
-                    Some(Value::Tensor(t)),
-                ) => {
-                    let size = t.sizes.get(dim).copied().unwrap_or(0);
-                    solve(size, factor, offset).ok_or_else(|| {
-                        Error::input(format!(
-                            "size {size} is not what the model was compiled for"
-                        ))
-                    })?
-                }
-                _ => return Err(Error::input("an input is not of the kind the model takes")),
-            };
-            self.symbols[k] = Some(value);
-        }
-        Ok(())
-    }
-
-    /// Has a tensor of the caller's, or a weight, be on the device in the layout that was compiled for.
-    pub(super) fn check_input(
-        &self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-        c: &CheckInput,
-    ) -> Result<()> {
-        if c.written {
-            return Err(Error::internal("a step that writes an input"));
-        }
-        self.bring(process, frame, c.slot, &c.shape)
-    }
-
-    fn bring(
-        &self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-        slot: usize,
-        shape: &Shape,
-    ) -> Result<()> {
-        use crate::host::Host;
-        if let Some(w) = &self.model.weights[slot] {
-            frame.bases[slot] = process.address(w).unwrap_or(0);
-            return Ok(());
-        }
-        let Some(Value::Tensor(t)) = self.given[slot] else {
-            return Err(Error::input("an input is no tensor"));
-        };
-        if t.sizes != shape.sizes.as_slice() || dtype_code(t.dtype) != shape.dtype {
-            return Err(Error::input(format!(
-                "a {} tensor of sizes {:?} where the model was compiled for {} of {:?}",
-                t.dtype,
-                t.sizes,
-                dtype_of(shape.dtype)?,
-                shape.sizes
-            )));
-        }
-        let copy;
-        let t = match t.lies_as(&shape.strides) {
-            true => t,
-            false => {
-                copy = t.with_strides(&shape.strides)?;
-                &copy
-            }
-        };
-        // SAFETY: the tensor has these sizes and strides, so many bytes from its first element.
-        let bytes = unsafe { std::slice::from_raw_parts(t.data(), shape.bytes()? as usize) };
-        let tensor = process.upload(shape, bytes)?;
-        frame.bases[slot] = process.address(&tensor).unwrap_or(0);
-        frame.own[slot] = Some(tensor);
-        Ok(())
-    }
-
-    /// Returns the address of a value on the device.
-    fn address(
-        &self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-        slot: usize,
-    ) -> Result<DevicePtr> {
-        if let Some((address, _)) = &self.views[slot] {
-            return Ok(*address);
-        }
-        let here = frame.bases[slot] != 0 || frame.own[slot].is_some();
-        if !here && (self.given[slot].is_some() || self.model.weights[slot].is_some()) {
-            let layout = layout(frame.program, slot);
-            let layout = layout.ok_or_else(|| Error::internal("a value without a layout"))?;
-            let shape = shape(layout, &self.sizes)?;
-            self.bring(process, frame, slot, &shape)?;
-        }
-        Ok(frame.bases[slot])
-    }
-
-    pub(super) fn view(
-        &mut self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-        v: &View,
-    ) -> Result<()> {
-        let dtype = match (v.dtype, &self.views[v.base], layout(frame.program, v.base)) {
-            (Some(code), _, _) => dtype_of(code)?,
-            (None, Some((_, shape)), _) => dtype_of(shape.dtype)?,
-            (None, None, Some(l)) => l.dtype.0,
-            (None, None, None) => return Err(Error::internal("a view of no tensor")),
-        };
-        let base = self.address(process, frame, v.base)?;
-        let element = dtype.size() as u64;
-        let shape = Shape {
-            dtype: dtype_code(dtype),
-            element,
-            sizes: v.sizes.clone(),
-            strides: v.strides.clone(),
-        };
-        let offset = v.offset.max(0) as u64 * element;
-        self.views[v.slot] = Some((base + offset, shape));
-        Ok(())
-    }
-
-    pub(super) fn set(&mut self, slot: usize, value: &Plain) {
-        self.plain[slot] = Some(match value {
-            Plain::Int(i) => Value::Int(*i),
-            Plain::Scalar(s) => Value::Scalar(*s),
-            Plain::None => Value::None,
-        });
-    }
-
-    pub(super) fn release(&mut self, slot: usize) {
-        self.views[slot] = None;
-    }
-
-    /// Copies the outputs to the caller.
-    pub(super) fn finish(
-        &mut self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-    ) -> Result<()> {
-        let program = frame.program;
-        for o in &program.outputs {
-            let value = match o {
-                Out::Size(id) => {
-                    let size = self.sizes[id.0 as usize];
-                    Value::Int(size.ok_or_else(|| Error::input("a size overflows"))?)
-                }
-                Out::Constant(k) => match &self.model.lowered.objects[*k] {
-                    Object::Scalar(s) => Value::Scalar((*s).into()),
-                    _ => Value::None,
-                },
-                Out::Slot(s) => self.output(process, frame, *s)?,
-            };
-            self.outputs.push(value);
-        }
-        Ok(())
-    }
-
-    fn output(
-        &self,
-        process: &Process,
-        frame: &mut Frame<'_, Process>,
-        slot: usize,
-    ) -> Result<Value> {
-        if let Some(v) = &self.plain[slot] {
-            return Ok(v.clone());
-        }
-        if let Some(v) = self.given[slot] {
-            return Ok(v.clone());
-        }
-        let shape = match (&self.views[slot], layout(frame.program, slot)) {
-            (Some((_, shape)), _) => shape.clone(),
-            (None, Some(l)) => shape(l, &self.sizes)?,
-            (None, None) => return Err(Error::internal("an output without a layout")),
-        };
-        let address = self.address(process, frame, slot)?;
-        let bytes = shape.bytes()? as usize;
-        let bytes = match bytes {
-            0 => Vec::new(),
-            // SAFETY: the value has this shape; its memory lives in the frame or the model.
-            n => unsafe { process.download(address, n)? },
-        };
-        let (sizes, strides) = (shape.sizes.to_vec(), shape.strides.to_vec());
-        debug_assert!(extent(&sizes, &strides).is_some());
-        Ok(Value::Tensor(Tensor {
-            dtype: dtype_of(shape.dtype)?,
-            sizes,
-            strides,
-            offset: 0,
-            storage: Arc::new(Storage::from_bytes(&bytes)?),
-        }))
+/// Returns an empty list of captured calls.
+///
+/// # Errors
+/// An unsupported error that says why a program cannot be captured.
+fn capturable(program: &HostProgram) -> Result<Graphs> {
+    match graphs::refusal(program) {
+        None => Ok(Graphs::default()),
+        Some(why) => Err(Error::unsupported(format!(
+            "graphs: the calls of this model cannot be captured: {why}"
+        ))),
     }
 }

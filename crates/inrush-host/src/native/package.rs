@@ -1,7 +1,6 @@
 //! GPU targets of packages: the one that fits a device, loaded.
 
-use super::model::Model;
-use super::process::Process;
+use super::model::{Model, Options};
 use crate::devices;
 use crate::gpu::cublas::{self, Blas};
 use crate::gpu::driver::{Driver, LIBRARY_FOLDERS};
@@ -26,9 +25,10 @@ impl Model {
     ///
     /// # Errors
     /// Those of [`Package::open`] and [`Model::from_package`]; they name the file.
-    pub fn open(path: &Path, device: Device) -> Result<Model> {
+    pub fn open(path: &Path, device: Device, options: Options) -> Result<Model> {
         let package = Package::open(path)?;
-        Model::from_package(&package, device).map_err(|e| e.in_file(path.display().to_string()))
+        Model::from_package(&package, device, options)
+            .map_err(|e| e.in_file(path.display().to_string()))
     }
 
     /// Loads the target of a package that fits a device, and copies the weights there.
@@ -36,9 +36,9 @@ impl Model {
     /// # Errors
     /// A machine error without a driver or device, or without cuBLAS where the program calls it; an unsupported one that lists
     /// the package's targets if none fits; an input error for damaged weights.
-    pub fn from_package(package: &Package, device: Device) -> Result<Model> {
+    pub fn from_package(package: &Package, device: Device, options: Options) -> Result<Model> {
         let driver = Driver::get()?;
-        driver.make_current(device.index)?;
+        let _entered = driver.enter(driver.primary_context(device.index)?)?;
         let p = driver.properties()?;
         let capability = p.major * 10 + p.minor;
         let name = devices::torch_name(device);
@@ -58,7 +58,7 @@ impl Model {
             gpu.device = device;
         }
         let binaries = binaries(package, target, form)?;
-        Model::new(lowered, binaries, package, Process::new(device, blas)?)
+        Model::new(lowered, binaries, package, device, blas, options)
     }
 }
 

@@ -1,13 +1,13 @@
-//! The host: a process with the device's driver, and nothing of PyTorch.
+//! The host of a call: the device's driver, and nothing of PyTorch.
 
+use super::call::CallState;
 use super::memory::{Block, Pool};
-use super::model::CallState;
 use crate::gpu::cublas::{self, Blas};
-use crate::gpu::driver::{Context, DevicePtr, Driver, Stream};
+use crate::gpu::driver::{DevicePtr, Driver, OwnedStream, Stream};
 use crate::gpu::plan::Op;
 use crate::gpu::{Frame, Stop};
 use crate::host::{Host, Results};
-use crate::program::{Device, Gpu, LibraryOp, StepKind};
+use crate::program::{Gpu, LibraryOp, StepKind};
 use crate::shape::Shape;
 use inrush_base::{Error, Result};
 use std::sync::Arc;
@@ -15,99 +15,188 @@ use std::sync::Arc;
 /// Bytes of cuBLAS's workspace.
 const WORKSPACE: u64 = 32 << 20;
 
-/// The device's driver in this process, with a stream of its own.
+/// The device's driver in this process: a stream, memory, and a handle of cuBLAS. One call at a time uses it.
 pub struct Process {
     pub(super) driver: Driver,
-    context: Context,
+    /// The stream of the call: the host's own, or the caller's.
     stream: Stream,
+    own: OwnedStream,
     pool: Arc<Pool>,
-    /// cuBLAS, its handle for the stream, and the workspace that the handle uses.
-    blas: Option<(&'static Blas, usize, Block)>,
+    blas: Option<Handle>,
+}
+
+/// cuBLAS with a handle, and the workspace that the handle uses on the stream.
+struct Handle {
+    blas: &'static Blas,
+    handle: usize,
+    _workspace: Block,
 }
 
 /// A tensor: its own memory, or a part of others'.
 pub struct Tensor {
-    address: DevicePtr,
-    shape: Shape,
+    pub(super) address: DevicePtr,
+    pub(super) shape: Shape,
     _block: Option<Block>,
 }
 
 impl Process {
-    /// Takes a device and makes it current on the calling thread; with cuBLAS, matrix products go there.
+    /// Makes a host in the current context; with cuBLAS, matrix products go there.
     ///
     /// # Errors
     /// Those of the driver. A machine error if cuBLAS cannot be used.
-    pub fn new(device: Device, blas: Option<&'static Blas>) -> Result<Process> {
-        let driver = Driver::get()?;
-        let context = driver.primary_context(device.index)?;
-        driver.set_current(context)?;
-        let stream = driver.stream()?;
-        let pool = Pool::new(driver.clone());
-        let blas = blas.map(|b| handle(b, &pool, stream)).transpose()?;
+    pub(super) fn new(
+        driver: Driver,
+        pool: Arc<Pool>,
+        blas: Option<&'static Blas>,
+    ) -> Result<Process> {
+        let own = driver.own_stream()?;
+        let stream = own.stream();
+        let blas = blas.map(|b| Handle::new(b, &pool, stream)).transpose()?;
         Ok(Process {
             driver,
-            context,
             stream,
+            own,
             pool,
             blas,
         })
     }
 
-    /// Makes the device current on the calling thread, as calls of the driver need.
-    ///
-    /// # Errors
-    /// Those of the driver.
-    pub fn make_current(&self) -> Result<()> {
-        self.driver.set_current(self.context)
+    /// Returns true if work on the stream, or on the host's own, needs no other workspace.
+    pub(super) fn works_on(&self, stream: Option<Stream>) -> bool {
+        self.stream == stream.unwrap_or(self.own.stream())
     }
 
-    /// Returns a tensor that holds `bytes`.
+    /// Issues what follows on a stream, or on the host's own.
+    ///
+    /// # Errors
+    /// Too little memory for a workspace, and what cuBLAS refuses.
+    pub(super) fn work_on(&mut self, stream: Option<Stream>) -> Result<()> {
+        if self.works_on(stream) {
+            return Ok(());
+        }
+        let stream = stream.unwrap_or(self.own.stream());
+        if let Some(h) = &mut self.blas {
+            // Earlier work may still use the workspace of the other stream.
+            h._workspace = workspace(h.blas, h.handle, &self.pool, stream)?;
+        }
+        self.stream = stream;
+        Ok(())
+    }
+
+    /// Returns a tensor that gets `bytes`, in the order of the stream's work. The bytes stay until that is done.
     ///
     /// # Errors
     /// Too little memory, and those of the driver.
-    pub fn upload(&self, shape: &Shape, bytes: &[u8]) -> Result<Tensor> {
-        let (tensor, address) = self.allocate(shape).ok_or_else(|| {
-            Error::out_of_memory(format!(
-                "the device has too little memory for {} bytes",
-                bytes.len()
-            ))
-        })?;
+    pub(super) fn upload(&self, shape: &Shape, bytes: &[u8]) -> Result<Tensor> {
         if shape.bytes()? < bytes.len() as u64 {
             return Err(Error::internal("more data than memory"));
         }
-        // Earlier work of the stream may still read this memory.
-        self.driver.synchronize(self.stream)?;
-        // SAFETY: the memory was just allocated for this shape, which has as many bytes.
-        unsafe { self.driver.write(address, bytes)? };
+        let tensor = self.new_tensor(shape)?;
+        // SAFETY: the memory was just allocated for this shape, which has as many bytes, on the stream that writes it.
+        unsafe {
+            self.driver
+                .write_later(tensor.address, bytes, self.stream)?
+        };
         Ok(tensor)
     }
 
-    /// Returns `bytes` bytes from an address, once all work that was issued is done.
+    /// Copies bytes of the host to the device, in the order of the stream's work.
+    ///
+    /// # Errors
+    /// Those of the driver.
     ///
     /// # Safety
-    /// So many bytes at the address are this process's.
-    pub unsafe fn download(&self, from: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
-        self.driver.synchronize(self.stream)?;
-        let mut out = vec![0; bytes];
+    /// The address is of as many bytes, and the bytes stay until the work is done.
+    pub(super) unsafe fn write(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
         // SAFETY: by the caller's promise.
-        unsafe { self.driver.read(from, &mut out)? };
-        Ok(out)
+        unsafe { self.driver.write_later(to, bytes, self.stream) }
+    }
+
+    /// Returns a tensor with the layout of `shape` that gets the bytes at an address, in the order of the stream's work.
+    ///
+    /// # Errors
+    /// Too little memory, and those of the driver.
+    ///
+    /// # Safety
+    /// The bytes of the shape at the address stay until the work is done.
+    pub(super) unsafe fn copy_of(&self, shape: &Shape, from: DevicePtr) -> Result<Tensor> {
+        let tensor = self.new_tensor(shape)?;
+        // SAFETY: by the caller's promise; the tensor has as many bytes.
+        unsafe { self.copy(tensor.address, from, shape.bytes()?)? };
+        Ok(tensor)
+    }
+
+    /// Copies bytes on the device, in the order of the stream's work.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Safety
+    /// Both addresses are of as many bytes until the work is done.
+    pub(super) unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { self.driver.copy(to, from, bytes as usize, self.stream) }
+    }
+
+    /// Allocates a tensor with unspecified contents.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub(super) fn new_tensor(&self, shape: &Shape) -> Result<Tensor> {
+        let made = self.allocate(shape).map(|(tensor, _)| tensor);
+        made.ok_or_else(|| {
+            Error::out_of_memory(format!(
+                "the device has too little memory for {} bytes",
+                shape.bytes().unwrap_or(u64::MAX)
+            ))
+        })
     }
 }
 
-/// Makes a handle of cuBLAS's for a stream.
-fn handle(
-    blas: &'static Blas,
-    pool: &Arc<Pool>,
-    stream: Stream,
-) -> Result<(&'static Blas, usize, Block)> {
-    let refused = || Error::machine("cuBLAS gives no handle");
-    let handle = blas.create().ok_or_else(refused)?;
-    let workspace = pool.take(WORKSPACE as usize).ok_or_else(refused)?;
+impl Handle {
+    /// Makes a handle of cuBLAS for a stream.
+    fn new(blas: &'static Blas, pool: &Arc<Pool>, stream: Stream) -> Result<Handle> {
+        let handle = blas.create().ok_or_else(refused)?;
+        match workspace(blas, handle, pool, stream) {
+            Ok(block) => Ok(Handle {
+                blas,
+                handle,
+                _workspace: block,
+            }),
+            Err(e) => {
+                // SAFETY: the handle was just made, and nothing uses it.
+                unsafe { blas.destroy(handle) };
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this one's alone.
+        unsafe { self.blas.destroy(self.handle) };
+    }
+}
+
+fn refused() -> Error {
+    Error::machine("cuBLAS gives no handle")
+}
+
+/// Has a handle issue on a stream, with a new workspace there.
+fn workspace(blas: &Blas, handle: usize, pool: &Arc<Pool>, stream: Stream) -> Result<Block> {
+    let block = pool.take(WORKSPACE as usize, stream).ok_or_else(refused)?;
     // The library's own way of computing: products of float32 are not rounded to fewer bits.
-    let memory = (workspace.address(), WORKSPACE);
-    match blas.direct(handle, stream, memory, cublas::DEFAULT_MATH) {
-        true => Ok((blas, handle, workspace)),
+    match blas.direct(
+        handle,
+        stream,
+        (block.address(), WORKSPACE),
+        cublas::DEFAULT_MATH,
+    ) {
+        true => Ok(block),
         false => Err(refused()),
     }
 }
@@ -118,6 +207,8 @@ impl Host for Process {
     /// This host interprets nothing.
     type Interpreter = std::convert::Infallible;
     type Error = Error;
+    /// Several hosts have memory of their own, and weights alternate between two places.
+    const RECORDINGS: usize = 16;
 
     fn stream(&self) -> Stream {
         self.stream
@@ -125,7 +216,7 @@ impl Host for Process {
 
     fn allocate(&self, shape: &Shape) -> Option<(Tensor, DevicePtr)> {
         let bytes = usize::try_from(shape.bytes().ok()?).ok()?;
-        let block = self.pool.take(bytes)?;
+        let block = self.pool.take(bytes, self.stream)?;
         let address = block.address();
         let tensor = Tensor {
             address,
@@ -181,7 +272,7 @@ impl Host for Process {
     }
 
     fn blas(&self, _call: &mut CallState<'_>) -> Result<Option<(&'static Blas, usize)>> {
-        Ok(self.blas.as_ref().map(|b| (b.0, b.1)))
+        Ok(self.blas.as_ref().map(|b| (b.blas, b.handle)))
     }
 
     fn interpreter(
@@ -194,6 +285,10 @@ impl Host for Process {
 
     fn known<'a>(call: &'a CallState<'_>) -> (&'a [Option<i64>], &'a [Option<i64>]) {
         (&call.symbols, &call.sizes)
+    }
+
+    fn outputs_into(call: &CallState<'_>) -> Vec<(usize, DevicePtr, Shape)> {
+        call.outputs_into()
     }
 
     fn bind_symbols(&self, _call: &mut CallState<'_>, _after: usize) -> Result<()> {

@@ -17,6 +17,10 @@ pub struct Machine {
     /// The compute capability, 90 for 9.0.
     pub capability: u32,
     pub has_cublas: bool,
+    /// Work waits in its stream until something waits for the stream.
+    pub is_late: bool,
+    /// A function that fails, and the number of calls that succeed before (`cuMemAlloc_v2:3`).
+    pub fails: Option<&'static str>,
 }
 
 impl Default for Machine {
@@ -25,6 +29,8 @@ impl Default for Machine {
             memory: None,
             capability: 90,
             has_cublas: true,
+            is_late: false,
+            fails: None,
         }
     }
 }
@@ -36,9 +42,9 @@ pub fn with_driver(name: &str, machine: Machine, body: fn(&Path)) {
     }
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libcuda.so.1");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver/fake.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver/fake.c");
     let done = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
         .args([&library, &source])
         .status();
     assert!(done.unwrap().success());
@@ -53,6 +59,12 @@ pub fn with_driver(name: &str, machine: Machine, body: fn(&Path)) {
         .env("FAKE_LOG", folder.path().join("log"))
         .env("FAKE_CAPABILITY", machine.capability.to_string())
         .env(INSIDE, folder.path());
+    if machine.is_late {
+        child.env("FAKE_LATE", "1");
+    }
+    if let Some(text) = machine.fails {
+        child.env("FAKE_FAIL", text);
+    }
     if let Some(bytes) = machine.memory {
         child.env("FAKE_MEMORY", bytes.to_string());
     }

@@ -389,6 +389,9 @@ fn capture(
                     Ok(Result::Other(size.into_pyobject(py)?.into_any().unbind()))
                 }
                 Out::Constant(c) => Ok(Result::Other(call.runner.objects[*c].clone_ref(py))),
+                Out::Mutation { .. } => Err(raise(inrush_base::Error::internal(
+                    "new contents of an argument, which packages have",
+                ))),
             })
             .collect::<PyResult<Vec<_>>>()
     });

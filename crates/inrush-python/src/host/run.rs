@@ -165,6 +165,11 @@ impl Runner {
                     },
                     Out::Size(id) => call.size(*id)?.into_pyobject(py)?.into_any().unbind(),
                     Out::Constant(c) => self.objects[*c].clone_ref(py),
+                    Out::Mutation { .. } => {
+                        return Err(raise(inrush_base::Error::internal(
+                            "new contents of an argument, which packages have",
+                        )));
+                    }
                 })
             })
             .collect()

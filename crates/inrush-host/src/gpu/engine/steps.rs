@@ -119,7 +119,7 @@ impl<H: Host> Frame<'_, H> {
                 Op::Library(l) => self.library(l, cached)?,
                 Op::Copy(c) => self.copy(c)?,
                 Op::Allocate(a) => {
-                    let made = self.host.allocate(&a.shape);
+                    let made = self.allocate(a);
                     let (tensor, address) = made.ok_or_else(|| Stop::memory(&a.shape))?;
                     self.bases[a.slot] = address;
                     self.own[a.slot] = Some(tensor);
@@ -134,6 +134,16 @@ impl<H: Host> Frame<'_, H> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the memory of an output: the caller's if that has the layout, else new memory.
+    fn allocate(&self, a: &plan::Allocate) -> Option<(H::Tensor, u64)> {
+        let given =
+            (self.into.iter()).find(|(slot, _, shape)| *slot == a.slot && *shape == a.shape);
+        match given {
+            Some((_, address, shape)) => Some((self.host.over(*address, shape)?, *address)),
+            None => self.host.allocate(&a.shape),
+        }
     }
 
     /// Arguments of a launch with the addresses of this call.

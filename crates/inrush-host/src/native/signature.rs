@@ -1,0 +1,89 @@
+//! Inputs and outputs of a program, for a caller that only has the package.
+
+use super::weights::layout;
+use crate::program::{Lowered, Object, Out, Read, StepKind};
+use inrush_program::{Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
+use inrush_runtime::{Dim, InputKind, InputSpec, OutputSpec, Signature};
+
+/// Reads the signature of a program.
+pub(super) fn of(lowered: &Lowered) -> Signature {
+    let program = &lowered.program;
+    let known = evaluate_known(&program.sizes, &vec![None; program.symbols.len()]);
+    let symbols: Vec<Option<&Symbol>> = (0..program.symbols.len())
+        .map(|k| symbol(lowered, k))
+        .collect();
+    // The sizes as a program that has nothing else, which prints them.
+    let shown = Program {
+        sizes: program.sizes.clone(),
+        symbols: (symbols.iter().enumerate())
+            .map(|(k, s)| Symbol {
+                name: s.map_or_else(|| format!("s{k}"), |s| s.name.clone()),
+                lower: s.map_or(0, |s| s.lower),
+                upper: s.map_or(i64::MAX, |s| s.upper),
+                source: SymbolSource::Data,
+            })
+            .collect(),
+        ..Program::default()
+    };
+    let dim = |id: &SizeId| match (known[id.0 as usize], &program.sizes[id.0 as usize]) {
+        (Some(n), _) => Dim::Fixed(n),
+        (None, Size::Sym(k)) => {
+            let s = &shown.symbols[*k as usize];
+            Dim::Symbol {
+                name: s.name.clone(),
+                lower: s.lower,
+                upper: s.upper,
+            }
+        }
+        (None, _) => Dim::Formula(shown.show_size(*id)),
+    };
+    let input = |(slot, name): (&usize, &String)| {
+        let int = |s: &crate::program::Symbol| s.slot == *slot && s.read == Read::Int;
+        let kind = match layout(program, *slot) {
+            Some(l) => InputKind::Tensor {
+                dtype: l.dtype.0,
+                sizes: l.sizes.iter().map(dim).collect(),
+            },
+            None if program.symbols.iter().any(int) => InputKind::Int,
+            None => InputKind::Ignored,
+        };
+        let written = |o: &Out| matches!(o, Out::Mutation { into, .. } if into == slot);
+        InputSpec {
+            name: name.clone(),
+            kind,
+            written: program.outputs.iter().any(written),
+        }
+    };
+    let output = |o: &Out| match o {
+        Out::Slot(s) => match layout(program, *s) {
+            Some(l) => OutputSpec::Tensor {
+                dtype: l.dtype.0,
+                sizes: l.sizes.iter().map(dim).collect(),
+            },
+            None => OutputSpec::None,
+        },
+        Out::Size(_) => OutputSpec::Int,
+        Out::Constant(k) => match &lowered.objects[*k] {
+            Object::Scalar(s) => OutputSpec::Scalar((*s).into()),
+            Object::None | Object::Weight(_) => OutputSpec::None,
+        },
+        Out::Mutation { .. } => OutputSpec::Mutation,
+    };
+    Signature {
+        inputs: (program.inputs.iter().zip(&lowered.inputs))
+            .map(input)
+            .collect(),
+        outputs: program.outputs.iter().map(output).collect(),
+    }
+}
+
+/// Returns what the segments know of a symbol: its name and bounds.
+fn symbol(lowered: &Lowered, k: usize) -> Option<&Symbol> {
+    lowered.program.steps.iter().find_map(|step| {
+        let StepKind::Segment(s) = &step.kind else {
+            return None;
+        };
+        let at = s.symbols.iter().position(|x| *x as usize == k)?;
+        s.program.symbols.get(at)
+    })
+}

@@ -1,0 +1,467 @@
+//! Calls on a device over the fake driver: memory of the device in and out, streams, threads, weights, captured calls, state.
+//!
+//! The driver keeps work in its streams until something waits for them, so that a missing wait shows in the results.
+
+mod driver;
+mod programs;
+
+use driver::{Machine, binary, floats, log, tensor, with_driver};
+use inrush_base::{DType, ErrorKind};
+use inrush_host::gpu::cublas;
+use inrush_host::gpu::driver::Driver;
+use inrush_host::native::{
+    Argument, DeviceTensor, Lowered, Model, NewWeight, Object, Options, Output,
+};
+use inrush_host::program::{Device, HostProgram, Out};
+use inrush_runtime::{InputKind, MemoryWeights, Names, OutputSpec, Value, WeightView};
+use programs::{chain, program, two_products};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const GPU: Device = Device { kind: 1, index: 0 };
+
+/// A machine whose work waits in its streams.
+fn late() -> Machine {
+    Machine {
+        is_late: true,
+        ..Machine::default()
+    }
+}
+
+fn graphs() -> Options {
+    Options {
+        capture: true,
+        ..Options::default()
+    }
+}
+
+fn lowered(program: HostProgram) -> Lowered {
+    let objects = (program.constants.iter())
+        .map(|c| Object::Weight(format!("w{}", c.1)))
+        .collect();
+    let lowered = Lowered {
+        objects,
+        inputs: vec!["x".into()],
+        program,
+    };
+    lowered.check().unwrap();
+    lowered
+}
+
+fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, o: Options) -> Model {
+    let blas =
+        (!program.constants.is_empty()).then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
+    let binaries = vec![binary(folder)];
+    Model::new(lowered(program), binaries, weights, GPU, blas, o).unwrap()
+}
+
+/// A model that multiplies by 4.
+fn quadruple(folder: &Path, o: Options) -> Model {
+    let (steps, last) = chain(1);
+    model(
+        folder,
+        program(GPU, steps, 3, last, 1),
+        &MemoryWeights::default(),
+        o,
+    )
+}
+
+/// `p * p` for `p = 4 x * w` of square matrices of two rows.
+fn products(folder: &Path, w: [f32; 4], o: Options) -> Model {
+    let mut weights = MemoryWeights::default();
+    weights.insert("w0", DType::F32, vec![2, 2], bytes(&w));
+    model(folder, two_products(GPU), &weights, o)
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// A weight of the host's.
+fn view<'a>(sizes: &'a [i64], data: &'a [u8]) -> NewWeight<'a> {
+    NewWeight::Host(WeightView {
+        dtype: DType::F32,
+        sizes,
+        strides: &[2, 1],
+        bytes: data,
+    })
+}
+
+/// A tensor of the caller's on the device, which holds the values.
+fn on_device(values: &[f32]) -> DeviceTensor {
+    let driver = Driver::get().unwrap();
+    driver.make_current(0).unwrap();
+    let mut memory = driver.allocate(4 * values.len()).unwrap();
+    memory.write(&bytes(values)).unwrap();
+    let at = memory.address();
+    let sizes = vec![values.len() as i64];
+    // SAFETY: the memory is the tensor's.
+    unsafe { DeviceTensor::foreign(DType::F32, (sizes, vec![1]), (at, 0), Arc::new(memory)) }
+        .unwrap()
+}
+
+fn read(t: &DeviceTensor) -> Vec<f32> {
+    floats(&Value::Tensor(t.download().unwrap()))
+}
+
+fn first(outputs: Vec<Output>) -> DeviceTensor {
+    match outputs.into_iter().next() {
+        Some(Output::Device(t)) => t,
+        _ => panic!("no tensor of the device"),
+    }
+}
+
+#[test]
+fn tensors_of_the_device_go_in_and_out_without_copies() {
+    let name = "tensors_of_the_device_go_in_and_out_without_copies";
+    with_driver(name, late(), |folder| {
+        let model = quadruple(folder, Options::default());
+        let x = on_device(&[1.0, 2.0, -3.0]);
+        log(folder);
+        for _ in 0..4 {
+            let out = first(model.call(&[Argument::Device(x.clone())], None).unwrap());
+            assert_eq!(read(&out), [4.0, 8.0, -12.0]);
+            assert_eq!(out.stream(), None, "what the call wrote is there");
+        }
+        let got = log(folder);
+        assert!(!got.iter().any(|l| l.starts_with("to device")), "{got:?}");
+        // Into memory of the caller: kernels write there, or it is copied where it is an input as well.
+        let out = on_device(&[0.0; 3]);
+        let into = [Argument::Device(out.clone()), Argument::Value(Value::None)];
+        // SAFETY: the memory is this test's.
+        unsafe { model.call_into(&[Argument::Device(x.clone())], &into, None) }.unwrap();
+        assert_eq!(read(&out), [4.0, 8.0, -12.0]);
+        let into = [Argument::Device(x.clone()), Argument::Value(Value::None)];
+        // SAFETY: likewise.
+        unsafe { model.call_into(&[Argument::Device(x.clone())], &into, None) }.unwrap();
+        assert_eq!(read(&x), [4.0, 8.0, -12.0]);
+        // Outputs outlive the model.
+        let out = first(model.call(&[Argument::Device(x)], None).unwrap());
+        drop(model);
+        assert_eq!(read(&out), [16.0, 32.0, -48.0]);
+    });
+}
+
+#[test]
+fn work_goes_to_the_stream_of_the_caller_in_its_order() {
+    let name = "work_goes_to_the_stream_of_the_caller_in_its_order";
+    with_driver(name, late(), |folder| {
+        let driver = Driver::get().unwrap();
+        for options in [Options::default(), graphs()] {
+            let model = quadruple(folder, options);
+            driver.make_current(0).unwrap();
+            let (a, b) = (driver.own_stream().unwrap(), driver.own_stream().unwrap());
+            let x = on_device(&[0.0; 2]);
+            for k in 1..8 {
+                let given = on_device(&[k as f32, 1.0]);
+                // SAFETY: both have eight bytes, and live until the end.
+                unsafe { driver.copy(x.address(), given.address(), 8, a.stream()) }.unwrap();
+                log(folder);
+                let input = [Argument::Device(x.clone())];
+                let y = first(model.call(&input, Some(a.stream())).unwrap());
+                assert_eq!(log(folder), [""; 0], "nothing ran yet");
+                assert_eq!(y.stream(), Some(a.stream()));
+                // A call on another stream comes after the work that writes its input.
+                let z = first(
+                    model
+                        .call(&[Argument::Device(y.clone())], Some(b.stream()))
+                        .unwrap(),
+                );
+                drop(y);
+                assert_eq!(read(&z), [16.0 * k as f32, 16.0]);
+            }
+            // A tensor of the host has the call wait.
+            let y = first(
+                model
+                    .call(&[Argument::Value(tensor(&[5.0]))], Some(a.stream()))
+                    .unwrap(),
+            );
+            assert_ne!(log(folder), [""; 0]);
+            assert_eq!(read(&y), [20.0]);
+        }
+    });
+}
+
+#[test]
+fn mistakes_with_memory_of_devices_are_told() {
+    let name = "mistakes_with_memory_of_devices_are_told";
+    with_driver(name, late(), |folder| {
+        let model = products(folder, [1.0; 4], Options::default());
+        let square = |strides: Vec<i64>, device| {
+            let memory = on_device(&[1.0; 4]);
+            let at = memory.address();
+            // SAFETY: the memory is the tensor's.
+            let t = unsafe {
+                DeviceTensor::foreign(
+                    DType::F32,
+                    (vec![4], strides),
+                    (at, device),
+                    Arc::new(memory),
+                )
+            };
+            t.unwrap()
+        };
+        let fails = |t: DeviceTensor, word: &str| {
+            let error = model.call(&[Argument::Device(t)], None).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Input);
+            let text = error.to_string();
+            assert!(text.contains("input `x`") && text.contains(word), "{text}");
+        };
+        fails(square(vec![1], 1), "device 1");
+        fails(square(vec![2], 0), "strides");
+        // SAFETY: nothing uses the memory.
+        let wrong = unsafe {
+            DeviceTensor::foreign(DType::F32, (vec![2], vec![-1]), (512, 0), Arc::new(()))
+        };
+        assert!(wrong.is_err());
+        // SAFETY: likewise.
+        let wrong =
+            unsafe { DeviceTensor::foreign(DType::F32, (vec![2], vec![1]), (2, 0), Arc::new(())) };
+        assert!(wrong.is_err());
+        let x = Argument::Value(tensor(&[1.0; 4]));
+        for (into, word) in [
+            (square(vec![1], 0), "sizes"),
+            (square(vec![1], 0).read_only(), "read-only"),
+        ] {
+            let into = [Argument::Device(into), Argument::Value(Value::None)];
+            // SAFETY: the memory is this test's.
+            let error = unsafe { model.call_into(std::slice::from_ref(&x), &into, None) };
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains("output 0") && text.contains(word), "{text}");
+        }
+    });
+}
+
+/// The square of `4 x w` for `x` of ones.
+fn expected(w: [f32; 4]) -> Vec<f32> {
+    let x = [4.0f32; 4];
+    let mul = |a: &[f32], b: &[f32]| -> Vec<f32> {
+        let at = |i: usize, j: usize| a[2 * i] * b[j] + a[2 * i + 1] * b[2 + j];
+        vec![at(0, 0), at(0, 1), at(1, 0), at(1, 1)]
+    };
+    let p = mul(&x, &w);
+    mul(&p, &p)
+}
+
+#[test]
+fn weights_are_checked_updated_and_swapped() {
+    let name = "weights_are_checked_updated_and_swapped";
+    with_driver(name, late(), |folder| {
+        for options in [Options::default(), graphs()] {
+            let (one, two, three) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0], [0.5, 1.0, 3.0, 1.0]);
+            let model = products(folder, one, options);
+            let run = || floats(&model.run(&[tensor(&[1.0; 4])]).unwrap()[0]);
+            let names: Vec<String> = model.weights().into_iter().map(|w| w.name).collect();
+            assert_eq!(names, ["w0"]);
+            for _ in 0..4 {
+                assert_eq!(run(), expected(one));
+            }
+            let (b, c) = (bytes(&two), bytes(&three));
+            let refused = |name: &str, w: NewWeight<'_>, word: &str| {
+                let error = model.update_weights(&[(name, w)], Names::Some).unwrap_err();
+                assert!(error.to_string().contains(word), "{error}");
+            };
+            refused("v", view(&[2, 2], &b), "no weight `v`");
+            refused("w0", view(&[4, 1], &b), "of sizes [2, 2]");
+            refused("w0", view(&[2, 2], &b[..8]), "too few bytes");
+            let other = on_device(&two);
+            refused("w0", NewWeight::Device(&other), "of sizes [2, 2]");
+            let error = model.swap_weights().unwrap_err();
+            assert!(error.to_string().contains("no new weights"), "{error}");
+
+            model
+                .update_weights(&[("w0", view(&[2, 2], &b))], Names::All)
+                .unwrap();
+            assert_eq!(run(), expected(one), "an update changes no call");
+            model.swap_weights().unwrap();
+            // Two places alternate; a third set waits while the second is active.
+            for round in 0..6 {
+                assert_eq!(run(), expected(if round % 2 == 0 { two } else { three }));
+                let next = if round % 2 == 0 { &c } else { &b };
+                model
+                    .update_weights(&[("w0", view(&[2, 2], &b))], Names::Some)
+                    .unwrap();
+                model
+                    .update_weights(&[("w0", view(&[2, 2], next))], Names::Some)
+                    .unwrap();
+                model.swap_weights().unwrap();
+            }
+            let stored = model.weight("w0").unwrap().unwrap();
+            assert_eq!(floats(&Value::Tensor(stored)), two);
+            assert!(model.weight("v").unwrap().is_none());
+            model
+                .update_weights(&[("w0", view(&[2, 2], &c))], Names::Some)
+                .unwrap();
+            model.discard_update();
+            assert!(model.swap_weights().is_err());
+        }
+    });
+}
+
+#[test]
+fn each_answer_under_swaps_is_of_one_set() {
+    let name = "each_answer_under_swaps_is_of_one_set";
+    with_driver(name, late(), |folder| {
+        for options in [Options::default(), graphs()] {
+            let (one, two) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0]);
+            let model = products(folder, one, options);
+            let (a, b) = (bytes(&one), bytes(&two));
+            let (stop, seen) = (AtomicBool::new(false), [0, 1].map(|_| AtomicUsize::new(0)));
+            std::thread::scope(|s| {
+                for _ in 0..4 {
+                    s.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            let got = floats(&model.run(&[tensor(&[1.0; 4])]).unwrap()[0]);
+                            let which = [one, two].map(|w| got == expected(w));
+                            assert!(which[0] || which[1], "{got:?}");
+                            seen[usize::from(which[1])].fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                }
+                let start = Instant::now();
+                let few = || seen.iter().any(|n| n.load(Ordering::Relaxed) < 20);
+                let mut swaps = 0;
+                while swaps < 300 || (few() && start.elapsed() < Duration::from_secs(60)) {
+                    let next = if swaps % 2 == 0 { &b } else { &a };
+                    let new = [("w0", view(&[2, 2], next))];
+                    model.update_weights(&new, Names::Some).unwrap();
+                    model.swap_weights().unwrap();
+                    swaps += 1;
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            let seen = seen.map(AtomicUsize::into_inner);
+            assert!(seen.iter().all(|n| *n >= 20), "{seen:?}");
+        }
+    });
+}
+
+#[test]
+fn captured_calls_replay_and_failures_are_told() {
+    let name = "captured_calls_replay_and_failures_are_told";
+    with_driver(name, late(), |folder| {
+        let model = products(folder, [0.0, 1.0, 1.0, 0.0], graphs());
+        for round in 0..5 {
+            let x = [1.0 + round as f32, 2.0, 3.0, 4.0];
+            let plain = {
+                let other = products(folder, [0.0, 1.0, 1.0, 0.0], Options::default());
+                floats(&other.run(&[tensor(&x)]).unwrap()[0])
+            };
+            log(folder);
+            assert_eq!(floats(&model.run(&[tensor(&x)]).unwrap()[0]), plain);
+            let got = log(folder);
+            let captured = got.iter().any(|l| l.starts_with("graph launch twice"));
+            assert_eq!(captured, round >= 1, "{round}: {got:?}");
+            assert_eq!(
+                got.contains(&"begin capture".to_string()),
+                round == 1,
+                "{got:?}"
+            );
+        }
+        // Other sizes are captured by themselves, and the first ones stay.
+        let model = quadruple(folder, graphs());
+        for (round, n) in [3usize, 3, 5, 5, 3, 5].into_iter().enumerate() {
+            log(folder);
+            let out = model.run(&[tensor(&vec![1.0; n])]).unwrap();
+            assert_eq!(floats(&out[0]), vec![4.0; n]);
+            let begun = log(folder).contains(&"begin capture".to_string());
+            assert_eq!(begun, round == 1 || round == 3, "{round}");
+        }
+    });
+}
+
+#[test]
+fn a_driver_that_fails_leaves_errors_not_wrong_results() {
+    let name = "a_driver_that_fails_leaves_errors_not_wrong_results";
+    let machine = Machine {
+        fails: Some("cuMemcpyDtoDAsync_v2:6"),
+        ..late()
+    };
+    with_driver(name, machine, |folder| {
+        let model = quadruple(folder, graphs());
+        let x = on_device(&[1.0, 2.0]);
+        let (mut right, mut wrong) = (0, 0);
+        for _ in 0..12 {
+            match model.call(&[Argument::Device(x.clone())], None) {
+                Ok(out) => {
+                    assert_eq!(read(&first(out)), [4.0, 8.0]);
+                    right += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Machine, "{error}");
+                    wrong += 1;
+                }
+            }
+        }
+        assert!(right >= 3 && wrong >= 3, "{right} {wrong}");
+    });
+}
+
+/// A model with a buffer that each call multiplies by 4, and that is the output as it was.
+fn stateful(folder: &Path, o: Options) -> Model {
+    let (steps, last) = chain(1);
+    let mut p = program(GPU, steps, 4, last, 1);
+    // The state has two elements: its sizes are a constant.
+    let gpu = p.gpu.as_mut().unwrap();
+    let two = inrush_program::SizeId(5);
+    gpu.layouts[3] = gpu.layouts[0].clone().map(|mut l| {
+        l.sizes = vec![two];
+        l
+    });
+    p.constants = vec![(3, 0)];
+    p.outputs = vec![
+        Out::Slot(3),
+        Out::Mutation {
+            value: last,
+            into: 3,
+        },
+    ];
+    let mut weights = MemoryWeights::default();
+    weights.insert("w0", DType::F32, vec![2], bytes(&[7.0, 9.0]));
+    model(folder, p, &weights, o)
+}
+
+#[test]
+fn buffers_that_calls_write_stay_on_the_device() {
+    let name = "buffers_that_calls_write_stay_on_the_device";
+    with_driver(name, late(), |folder| {
+        for options in [Options::default(), graphs()] {
+            let model = stateful(folder, options.clone());
+            assert!(model.writes_state());
+            let signature = model.signature();
+            assert!(matches!(signature.inputs[0].kind, InputKind::Tensor { .. }));
+            assert!(matches!(signature.outputs[0], OutputSpec::Tensor { .. }));
+            assert_eq!(signature.outputs[1], OutputSpec::Mutation);
+            let mut before = vec![7.0, 9.0];
+            for k in 0..6 {
+                let x = [k as f32, 1.0];
+                // The output is what the buffer was; its new contents are four times the input.
+                let out = model.run(&[tensor(&x)]).unwrap();
+                assert_eq!(floats(&out[0]), before, "{k}");
+                assert!(matches!(out[1], Value::None));
+                before = vec![4.0 * k as f32, 4.0];
+            }
+            let stored = model.weight("w0").unwrap().unwrap();
+            assert_eq!(floats(&Value::Tensor(stored)), before);
+            // Calls of several threads run one at a time, on whatever stream.
+            std::thread::scope(|s| {
+                for _ in 0..4 {
+                    s.spawn(|| {
+                        for _ in 0..20 {
+                            let out = model.run(&[tensor(&[2.0, 3.0])]).unwrap();
+                            let got = floats(&out[0]);
+                            assert!(got == [8.0, 12.0] || got == [20.0, 4.0], "{got:?}");
+                        }
+                    });
+                }
+            });
+            assert_eq!(
+                floats(&model.run(&[tensor(&[0.0, 0.0])]).unwrap()[0]),
+                [8.0, 12.0]
+            );
+            assert!(!model.set_seed(3).unwrap(), "it draws no random numbers");
+        }
+    });
+}
