@@ -1,10 +1,11 @@
 /* Classifies handwritten digits from C, and replaces the weights of the loaded model.
  *
- * usage: digits PACKAGE IMAGES
+ * usage: digits PACKAGE IMAGES [DEVICE]
  *
  * PACKAGE is made by `inrush compile examples/digits/digits.pt2 -o digits.inrush`. IMAGES holds 64 float32 an image, grey
  * values 0 to 16. One line an image: its class. Then the bias of the last layer is replaced so that every image is a 7, and
- * the lines are printed again.
+ * the lines are printed again. DEVICE is cpu, or cuda:0 for a package with a target that is a GPU; images and logits are in
+ * memory of the host here in any case.
  */
 #include "inrush.h"
 
@@ -65,11 +66,13 @@ static const InrushSpec *last_bias(const InrushModel *model) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 3) { fprintf(stderr, "usage: digits PACKAGE IMAGES\n"); return 2; }
+  if (argc != 3 && argc != 4) { fprintf(stderr, "usage: digits PACKAGE IMAGES [DEVICE]\n"); return 2; }
   if (inrush_abi() != INRUSH_ABI) { fprintf(stderr, "another version of the library\n"); return 2; }
 
-  InrushOptions options = {sizeof(InrushOptions), 0, 0};
+  InrushOptions options = {0};
+  options.size = sizeof options;
   options.threads = 2;
+  options.device = argc == 4 ? argv[3] : "cpu";
   InrushModel *model;
   check(inrush_model_open(argv[1], &options, &model));
   for (size_t k = 0; k < inrush_model_num_inputs(model); k++) {
@@ -85,10 +88,20 @@ int main(int argc, char **argv) {
   DLTensor input = floats(images, 4, shape);
   const DLTensor *inputs[1] = {&input};
 
-  /* A call that allocates its output. */
+  float *logits = malloc((size_t)(count > 0 ? count : 1) * 10 * sizeof(float));
+  int64_t logits_shape[2] = {count, 10};
+  DLTensor into = floats(logits, 2, logits_shape);
+  const DLTensor *outputs[1] = {&into};
+
+  /* A call that allocates its output, on the model's device. */
   DLManagedTensorVersioned *output = NULL;
   check(inrush_model_run(model, inputs, 1, &output, 1));
-  print_classes((const float *)((char *)output->dl_tensor.data + output->dl_tensor.byte_offset), count);
+  if (output->dl_tensor.device.device_type == kDLCPU) {
+    print_classes((const float *)((char *)output->dl_tensor.data + output->dl_tensor.byte_offset), count);
+  } else { /* memory of a GPU is for its kernels: a call into memory of the host instead */
+    check(inrush_model_run_into(model, inputs, 1, outputs, 1));
+    print_classes(logits, count);
+  }
   output->deleter(output);
 
   /* The next set of weights is built while the model could serve, then swapped in. */
@@ -103,10 +116,6 @@ int main(int argc, char **argv) {
   check(inrush_model_swap_weights(model));
 
   /* A call into memory of our own. */
-  float *logits = malloc((size_t)(count > 0 ? count : 1) * 10 * sizeof(float));
-  int64_t logits_shape[2] = {count, 10};
-  DLTensor into = floats(logits, 2, logits_shape);
-  const DLTensor *outputs[1] = {&into};
   check(inrush_model_run_into(model, inputs, 1, outputs, 1));
   print_classes(logits, count);
 

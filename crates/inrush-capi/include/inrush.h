@@ -3,8 +3,19 @@
  * Link with -linrush. Neither Python nor PyTorch nor a compiler is needed.
  *
  * Every function that can fail returns an InrushStatus; inrush_last_error() has the text. A model may be used from several
- * threads at once, except for inrush_model_free(). Tensors are DLPack's, version 1, in memory of the CPU. A process may fork
- * before its first call of a model; a call in a child after it is INRUSH_MACHINE, unless the model has one thread.
+ * threads at once, except for inrush_model_free(). Tensors are DLPack's, version 1. A process may fork before its first call of
+ * a model on the CPU; a call in a child after it is INRUSH_MACHINE, unless the model has one thread.
+ *
+ * A model is on the CPU, or on a GPU that `InrushOptions.device` names. On a GPU:
+ * - Inputs are in memory of the GPU (kDLCUDA), where they are read, or of the host, from where each call copies them. What writes
+ *   those of the GPU has to be done before a call, or to be work of the call's stream.
+ * - inrush_model_run gives tensors of the GPU. inrush_model_run_into takes memory of the GPU or of the host. Kernels write directly
+ *   into memory of the GPU that starts at a multiple of 16 bytes and is row-major, as the model's own outputs are.
+ * - A call has a stream of its own and returns when the outputs are there. inrush_model_run_on_stream issues all work on the
+ *   caller's stream (a CUstream or cudaStream_t; NULL is the default stream) and returns before it is done; inputs and
+ *   outputs stay until then. A call with memory of the host waits for its work in any case.
+ * - Deleters give memory to later calls: call them once all work that uses the tensor is done, or was issued on the stream of the
+ *   call that gave it. A stream is idle when it is destroyed.
  */
 #ifndef INRUSH_H
 #define INRUSH_H
@@ -60,8 +71,11 @@ typedef struct InrushModel InrushModel;
 /* Set `size` to sizeof(InrushOptions) and the rest to zero for the defaults. */
 typedef struct InrushOptions {
   size_t size;
-  int64_t threads; /* of every call; 0 for one per processor */
+  int64_t threads; /* of every call on the CPU; 0 for one per processor */
   int64_t seed;    /* of the first call's random numbers, if the model draws some */
+  const char *device;  /* "cpu", "cuda" or "cuda:1"; NULL for the CPU */
+  int64_t cuda_graphs; /* on a GPU: not 0 to capture calls as CUDA graphs, from the second of the same sizes on */
+  int64_t concurrent;  /* on a GPU: calls that run at once, each with memory of its own; more wait; 0 for 4 */
 } InrushOptions;
 
 typedef enum InrushKind {
@@ -110,11 +124,17 @@ const InrushSpec *inrush_model_weight(const InrushModel *model, size_t index);
 InrushStatus inrush_model_run(InrushModel *model, const DLTensor *const *inputs, size_t num_inputs,
                               DLManagedTensorVersioned **outputs, size_t num_outputs);
 /* Likewise into memory of the caller, of the right dtypes and sizes. It is written directly where it starts at a multiple of
- * 64 bytes and is row-major, as the model's own outputs are. NULL for an output that is not a tensor. */
+ * 64 bytes (on the CPU) and is row-major, as the model's own outputs are. NULL for an output that is not a tensor. */
 InrushStatus inrush_model_run_into(InrushModel *model, const DLTensor *const *inputs, size_t num_inputs,
                                    const DLTensor *const *outputs, size_t num_outputs);
 
-/* Replaces weights of the inactive set by copies; several calls add up. Names, dtypes and shapes are checked before anything
+/* Likewise on a GPU, with all work on `stream`. INRUSH_INPUT for a model on the CPU. */
+InrushStatus inrush_model_run_on_stream(InrushModel *model, void *stream, const DLTensor *const *inputs, size_t num_inputs,
+                                        DLManagedTensorVersioned **outputs, size_t num_outputs);
+InrushStatus inrush_model_run_into_on_stream(InrushModel *model, void *stream, const DLTensor *const *inputs,
+                                             size_t num_inputs, const DLTensor *const *outputs, size_t num_outputs);
+
+/* Replaces weights of the inactive set by copies, from the host or from the model's GPU, where they are there; several calls add up. Names, dtypes and shapes are checked before anything
  * changes. With `all`, every weight must be named. Calls on other threads go on. */
 InrushStatus inrush_model_update_weights(InrushModel *model, const char *const *names, const DLTensor *const *tensors,
                                          size_t count, int all);

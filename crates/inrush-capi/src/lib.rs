@@ -8,16 +8,15 @@ mod spec;
 
 use dlpark::ffi::{DLManagedTensorVersioned, DLTensor};
 use inrush_base::{DType, Error, ErrorKind, Result, Scalar};
+use inrush_host::native::{Argument, NewWeight, Options, Output, Stream, dlpack as device};
+use inrush_host::{Open, Session};
 use inrush_runtime::dlpack::{self, Borrow};
-use inrush_runtime::{
-    InputKind, Model, Names, OutputSpec, Pool, Session, Signature, Tensor, Value, WeightView,
-};
+use inrush_runtime::{InputKind, Names, OutputSpec, Package, Signature, Tensor, Value};
 use spec::{CSpec, Spec, text};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
 
 /// `INRUSH_ABI`.
 const ABI: u32 = 1;
@@ -38,6 +37,9 @@ pub struct COptions {
     size: usize,
     threads: i64,
     seed: i64,
+    device: *const c_char,
+    capture: i64,
+    concurrent: i64,
 }
 
 thread_local! {
@@ -127,7 +129,11 @@ pub unsafe extern "C" fn inrush_model_open(
         // SAFETY: the caller's promise.
         let path = unsafe { string(path, "path") }?;
         // SAFETY: as above.
-        unsafe { open(options, model, |pool| Model::open(Path::new(path), pool)) }
+        unsafe {
+            open(options, model, Some(path), || {
+                Package::open(Path::new(path))
+            })
+        }
     })
 }
 
@@ -146,18 +152,19 @@ pub unsafe extern "C" fn inrush_model_open_memory(
         // SAFETY: the caller's promise.
         let bytes = unsafe { list(bytes.cast::<u8>(), size, "bytes") }?.to_vec();
         // SAFETY: as above.
-        unsafe { open(options, model, |pool| Model::from_bytes(bytes, pool)) }
+        unsafe { open(options, model, None, || Package::read(bytes)) }
     })
 }
 
-/// Loads a model through `load` and hands it out.
+/// Loads a package that `read` gives, and hands the model out.
 ///
 /// # Safety
-/// `options` is null or begins with its size; `out` is null or can be written.
+/// `options` is null or begins with its size, and its text ends with a zero byte; `out` is null or can be written.
 unsafe fn open(
     options: *const COptions,
     out: *mut *mut CModel,
-    load: impl FnOnce(Arc<Pool>) -> Result<Model>,
+    path: Option<&str>,
+    read: impl FnOnce() -> Result<Package>,
 ) -> Result<()> {
     if out.is_null() {
         return Err(null("model"));
@@ -166,16 +173,35 @@ unsafe fn open(
     unsafe { *out = std::ptr::null_mut() };
     // SAFETY: the caller's promise.
     let options = unsafe { read_options(options) }?;
-    let threads = match options.threads {
-        0 => None,
-        n => Some(usize::try_from(n).map_err(|_| Error::input(format!("{n} threads")))?),
+    let count =
+        |n: i64, what: &str| usize::try_from(n).map_err(|_| Error::input(format!("{n} {what}")));
+    let device = if options.device.is_null() {
+        "cpu"
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { string(options.device, "options.device") }?
     };
-    let model = load(Arc::new(Pool::new(threads)?))?;
-    // Loading has used its pool. The threads of this one have not started, so that the process can fork before its first call.
-    let model = model.on_pool(Arc::new(Pool::new(threads)?));
-    model.set_seed(options.seed);
-    let signature = Signature::of(model.program());
-    let session = Session::new(model);
+    let mut gpu = Options {
+        capture: options.capture != 0,
+        seed: options.seed,
+        ..Options::default()
+    };
+    if options.concurrent != 0 {
+        gpu.concurrent = count(options.concurrent, "calls at once")?;
+    }
+    let open = Open {
+        device: device.into(),
+        threads: match options.threads {
+            0 => None,
+            n => Some(count(n, "threads")?),
+        },
+        options: gpu,
+    };
+    let session = Session::new(read()?, &open).map_err(|e| match path {
+        Some(path) => e.in_file(path),
+        None => e,
+    })?;
+    let signature = session.signature();
     let made = CModel {
         inputs: signature.inputs.iter().map(Spec::input).collect(),
         outputs: signature.outputs.iter().map(Spec::output).collect(),
@@ -194,6 +220,9 @@ unsafe fn read_options(options: *const COptions) -> Result<COptions> {
         size: size_of::<COptions>(),
         threads: 0,
         seed: 0,
+        device: std::ptr::null(),
+        capture: 0,
+        concurrent: 0,
     };
     if options.is_null() {
         return Ok(out);
@@ -206,7 +235,7 @@ unsafe fn read_options(options: *const COptions) -> Result<COptions> {
         )));
     }
     let known = size.min(size_of::<COptions>());
-    // SAFETY: both structures have at least `known` bytes of integers.
+    // SAFETY: both structures have at least `known` bytes of integers and pointers.
     unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut out).cast::<u8>(), known);
     }
@@ -283,35 +312,69 @@ pub unsafe extern "C" fn inrush_model_run(
     outputs: *mut *mut DLManagedTensorVersioned,
     num_outputs: usize,
 ) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let m = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
-        if num_outputs > 0 && outputs.is_null() {
-            return Err(null("outputs"));
-        }
-        for k in 0..num_outputs {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { run(model, None, (inputs, num_inputs), (outputs, num_outputs)) })
+}
+
+/// Likewise with all work on a stream of the caller's.
+///
+/// # Safety
+/// See `inrush.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inrush_model_run_on_stream(
+    model: *mut CModel,
+    stream: *mut c_void,
+    inputs: *const *const DLTensor,
+    num_inputs: usize,
+    outputs: *mut *mut DLManagedTensorVersioned,
+    num_outputs: usize,
+) -> c_int {
+    let stream = Some(Stream(stream as usize));
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { run(model, stream, (inputs, num_inputs), (outputs, num_outputs)) })
+}
+
+/// Runs a model into new tensors.
+///
+/// # Safety
+/// As for [`inrush_model_run_on_stream`].
+unsafe fn run(
+    model: *mut CModel,
+    stream: Option<Stream>,
+    (inputs, num_inputs): (*const *const DLTensor, usize),
+    (outputs, num_outputs): (*mut *mut DLManagedTensorVersioned, usize),
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let m = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
+    if num_outputs > 0 && outputs.is_null() {
+        return Err(null("outputs"));
+    }
+    for k in 0..num_outputs {
+        // SAFETY: the list has this many entries.
+        unsafe { *outputs.add(k) = std::ptr::null_mut() };
+    }
+    if num_outputs != m.outputs.len() {
+        return Err(Error::input(format!(
+            "the model gives {} outputs, room is given for {num_outputs}",
+            m.outputs.len()
+        )));
+    }
+    // SAFETY: the caller's promise.
+    let inputs = unsafe { read_inputs(m, inputs, num_inputs) }?;
+    let results = m.session.run(inputs, stream)?;
+    let memory = |o: Output| match o {
+        Output::Device(t) => Ok(Some(device::lend(t, false))),
+        Output::Value(v) => Ok(returned(v)?.map(dlpack::Memory::from)),
+    };
+    let results: Vec<Option<dlpack::Memory>> =
+        results.into_iter().map(memory).collect::<Result<_>>()?;
+    for (k, t) in results.into_iter().enumerate() {
+        if let Some(t) = t {
             // SAFETY: the list has this many entries.
-            unsafe { *outputs.add(k) = std::ptr::null_mut() };
+            unsafe { *outputs.add(k) = dlpack::lend(t) };
         }
-        if num_outputs != m.outputs.len() {
-            return Err(Error::input(format!(
-                "the model gives {} outputs, room is given for {num_outputs}",
-                m.outputs.len()
-            )));
-        }
-        // SAFETY: the caller's promise.
-        let inputs = unsafe { read_inputs(m, inputs, num_inputs) }?;
-        let results = m.session.run(&inputs)?;
-        let results: Vec<Option<Tensor>> =
-            results.into_iter().map(returned).collect::<Result<_>>()?;
-        for (k, t) in results.into_iter().enumerate() {
-            if let Some(t) = t {
-                // SAFETY: the list has this many entries.
-                unsafe { *outputs.add(k) = dlpack::lend(t) };
-            }
-        }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Runs a model into memory of the caller.
@@ -326,33 +389,62 @@ pub unsafe extern "C" fn inrush_model_run_into(
     outputs: *const *const DLTensor,
     num_outputs: usize,
 ) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let m = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
-        // SAFETY: as above.
-        let inputs = unsafe { read_inputs(m, inputs, num_inputs) }?;
-        // SAFETY: as above.
-        let outputs = unsafe { list(outputs, num_outputs, "outputs") }?;
-        let place = |(k, t): (usize, &*const DLTensor)| {
-            let wanted = m.signature.outputs.get(k);
-            if !matches!(wanted, Some(OutputSpec::Tensor { .. })) {
-                return Ok(Value::None);
-            }
-            // SAFETY: null or live during the call.
-            let t = unsafe { t.as_ref() }.ok_or_else(|| null(&format!("outputs[{k}]")))?;
-            // SAFETY: the memory is the caller's during the call.
-            let t = unsafe { dlpack::borrow(t, Borrow::Output, Box::new(())) };
-            t.map(Value::Tensor)
-                .map_err(|e| e.context(format!("output {k}")))
-        };
-        let outputs: Vec<Value> = outputs
-            .iter()
-            .enumerate()
-            .map(place)
-            .collect::<Result<_>>()?;
-        // SAFETY: the caller's promise.
-        unsafe { m.session.run_into(&inputs, &outputs) }
-    })
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { run_into(model, None, (inputs, num_inputs), (outputs, num_outputs)) })
+}
+
+/// Likewise with all work on a stream of the caller's.
+///
+/// # Safety
+/// See `inrush.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inrush_model_run_into_on_stream(
+    model: *mut CModel,
+    stream: *mut c_void,
+    inputs: *const *const DLTensor,
+    num_inputs: usize,
+    outputs: *const *const DLTensor,
+    num_outputs: usize,
+) -> c_int {
+    let stream = Some(Stream(stream as usize));
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { run_into(model, stream, (inputs, num_inputs), (outputs, num_outputs)) })
+}
+
+/// Runs a model into memory of the caller.
+///
+/// # Safety
+/// As for [`inrush_model_run_into_on_stream`].
+unsafe fn run_into(
+    model: *mut CModel,
+    stream: Option<Stream>,
+    (inputs, num_inputs): (*const *const DLTensor, usize),
+    (outputs, num_outputs): (*const *const DLTensor, usize),
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let m = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
+    // SAFETY: as above.
+    let inputs = unsafe { read_inputs(m, inputs, num_inputs) }?;
+    // SAFETY: as above.
+    let outputs = unsafe { list(outputs, num_outputs, "outputs") }?;
+    let place = |(k, t): (usize, &*const DLTensor)| {
+        let wanted = m.signature.outputs.get(k);
+        if !matches!(wanted, Some(OutputSpec::Tensor { .. })) {
+            return Ok(Argument::Value(Value::None));
+        }
+        // SAFETY: null or live during the call.
+        let t = unsafe { t.as_ref() }.ok_or_else(|| null(&format!("outputs[{k}]")))?;
+        // SAFETY: the memory is the caller's until the call's work is done.
+        let t = unsafe { device::borrow(t, Borrow::Output, Box::new(())) };
+        t.map_err(|e| e.context(format!("output {k}")))
+    };
+    let outputs: Vec<Argument> = outputs
+        .iter()
+        .enumerate()
+        .map(place)
+        .collect::<Result<_>>()?;
+    // SAFETY: the caller's promise.
+    unsafe { m.session.run_into(inputs, outputs, stream) }
 }
 
 /// Reads the inputs of a call.
@@ -363,7 +455,7 @@ unsafe fn read_inputs(
     m: &CModel,
     inputs: *const *const DLTensor,
     count: usize,
-) -> Result<Vec<Value>> {
+) -> Result<Vec<Argument>> {
     // SAFETY: the caller's promise.
     let inputs = unsafe { list(inputs, count, "inputs") }?;
     let read = |(k, t): (usize, &*const DLTensor)| {
@@ -371,15 +463,23 @@ unsafe fn read_inputs(
         // SAFETY: null or live during the call.
         let t = unsafe { t.as_ref() };
         match (spec.map(|s| &s.kind), t) {
-            (Some(InputKind::Constant(_) | InputKind::Ignored), None) => Ok(Value::None),
+            (Some(InputKind::Constant(_) | InputKind::Ignored), None) => {
+                Ok(Argument::Value(Value::None))
+            }
             (_, None) => Err(null(&format!("inputs[{k}]"))),
             (kind, Some(t)) => {
-                // SAFETY: the memory is the caller's during the call.
-                let t = unsafe { dlpack::borrow(t, Borrow::Input, Box::new(())) }?;
-                match kind {
-                    Some(InputKind::Int | InputKind::Constant(_)) => number(&t),
-                    Some(InputKind::Ignored) => Ok(Value::None),
-                    _ => Ok(Value::Tensor(t)),
+                // SAFETY: the memory is the caller's until the call's work is done.
+                let t = unsafe { device::borrow(t, Borrow::Input, Box::new(())) }?;
+                match (kind, &t) {
+                    (
+                        Some(InputKind::Int | InputKind::Constant(_)),
+                        Argument::Value(Value::Tensor(t)),
+                    ) => number(t).map(Argument::Value),
+                    (Some(InputKind::Int | InputKind::Constant(_)), _) => Err(Error::input(
+                        "a number is passed as a tensor in memory of the host",
+                    )),
+                    (Some(InputKind::Ignored), _) => Ok(Argument::Value(Value::None)),
+                    _ => Ok(t),
                 }
             }
         }
@@ -442,16 +542,22 @@ pub unsafe extern "C" fn inrush_model_update_weights(
                 list(tensors, count, "tensors")?,
             )
         };
-        let mut given: Vec<(&str, Tensor)> = Vec::new();
+        let mut given: Vec<(&str, Argument)> = Vec::new();
         for (k, (name, t)) in names.iter().zip(tensors).enumerate() {
             // SAFETY: texts end with a zero byte; tensors are live during the call.
             let (name, t) = unsafe { (string(*name, &format!("names[{k}]"))?, t.as_ref()) };
             let t = t.ok_or_else(|| null(&format!("tensors[{k}]")))?;
             // SAFETY: as above.
-            let t = unsafe { dlpack::borrow(t, Borrow::Input, Box::new(())) };
+            let t = unsafe { device::borrow(t, Borrow::ReadOnly, Box::new(())) };
             given.push((name, t.map_err(|e| e.context(format!("weight `{name}`")))?));
         }
-        let new: Vec<(&str, WeightView)> = given.iter().map(|(n, t)| (*n, t.view())).collect();
+        let new: Vec<(&str, NewWeight<'_>)> = (given.iter())
+            .filter_map(|(name, t)| match t {
+                Argument::Value(Value::Tensor(t)) => Some((*name, NewWeight::Host(t.view()))),
+                Argument::Device(t) => Some((*name, NewWeight::Device(t))),
+                Argument::Value(_) => None,
+            })
+            .collect();
         let names = if all != 0 { Names::All } else { Names::Some };
         m.session.update_weights(&new, names)
     })
@@ -491,7 +597,7 @@ pub unsafe extern "C" fn inrush_model_set_seed(model: *mut CModel, seed: i64) ->
     guarded(|| {
         // SAFETY: the caller's promise.
         let m = unsafe { model.as_ref() }.ok_or_else(|| null("model"))?;
-        if m.session.model().set_seed(seed) {
+        if m.session.set_seed(seed)? {
             Ok(())
         } else {
             Err(Error::input("the model draws no random numbers"))

@@ -21,7 +21,7 @@ static DLTensor floats(float *data, int32_t ndim, int64_t *shape) {
 int main(int argc, char **argv) {
   if (argc != 3) return 2;
   InrushModel *m = NULL;
-  InrushOptions empty = {0, 0, 0};
+  InrushOptions empty = {0};
   say(inrush_model_open("/no/such/file", NULL, &m));
   say(inrush_model_open(argv[2], NULL, &m));
   say(inrush_model_open(argv[1], &empty, &m));

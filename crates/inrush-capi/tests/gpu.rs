@@ -1,0 +1,216 @@
+//! A package on a GPU from C, and from Python where `INRUSH_PYTHON` names one with NumPy, over the driver of `inrush-host`'s tests.
+#![cfg(target_os = "linux")]
+
+#[path = "../../inrush-host/tests/driver/mod.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod driver;
+#[path = "../../inrush-host/tests/programs/mod.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod programs;
+
+use driver::{Machine, code, info, with_driver};
+use inrush_host::native::{Lowered, Wanted};
+use inrush_host::program::Device;
+use inrush_package::{KernelParts, TargetParts};
+use programs::{chain, program};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Writes a package for an H100 that multiplies by 4.
+fn package(folder: &Path) -> PathBuf {
+    let (steps, last) = chain(1);
+    let gpu = Device { kind: 1, index: 0 };
+    let lowered = Lowered {
+        objects: Vec::new(),
+        inputs: vec!["x".into()],
+        program: program(gpu, steps, 3, last, 1),
+    };
+    let Ok(Wanted::Gpu(w)) = Wanted::parse("h100") else {
+        panic!("no target");
+    };
+    let target = TargetParts::Gpu {
+        gpu: w.gpu,
+        lowered: &lowered,
+        kernels: vec![KernelParts {
+            info: info(),
+            code: code(),
+            ptx: None,
+        }],
+    };
+    let path = folder.join("four.inrush");
+    inrush_package::write(&path, &[target], &|_| None).expect("a package");
+    path
+}
+
+/// Returns the newest library of this name among those of the test's own dependencies, and in the folder above.
+fn library(name: &str) -> Option<PathBuf> {
+    let me = std::env::current_exe().expect("the test's path");
+    let found = me.ancestors().skip(1).take(2).filter_map(|f| {
+        let path = f.join(name);
+        let made = path.metadata().ok()?.modified().ok()?;
+        Some((made, path))
+    });
+    found.max().map(|(_, path)| path)
+}
+
+#[test]
+fn a_program_in_c_runs_on_a_gpu() {
+    with_driver(
+        "a_program_in_c_runs_on_a_gpu",
+        Machine::default(),
+        |folder| {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let library = library("libinrush.so").expect("libinrush.so");
+            let at = library.parent().expect("a folder");
+            let to = folder.join("gpu");
+            let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+                .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+                .arg(root.join("include"))
+                .arg(root.join("tests/gpu.c"))
+                .arg("-o")
+                .arg(&to)
+                .arg("-L")
+                .arg(at)
+                .args(["-linrush", "-lpthread"])
+                .arg(format!("-Wl,-rpath,{}", at.display()))
+                .status();
+            assert!(built.expect("a compiler").success());
+            let out = Command::new(&to)
+                .arg(package(folder))
+                .output()
+                .expect("a run");
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(out.status.success(), "{text}");
+            let wanted = [
+                "3 open on a device that is not there",
+                "1 open on an unknown device",
+                "3 open on the CPU",
+                "0 open",
+                "1 an output on another device: output 0",
+                "1 an input on another device: input `x`",
+                "0 open",
+                "1 an output on another device: output 0",
+                "1 an input on another device: input `x`",
+                "end",
+            ];
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.len(), wanted.len(), "{text}");
+            for (line, want) in lines.iter().zip(wanted) {
+                assert!(line.starts_with(want), "`{line}` is not `{want}`");
+            }
+        },
+    );
+}
+
+/// The checks in Python, over the fake driver, whose memory of the device is memory of the process.
+const IN_PYTHON: &str = r#"
+import ctypes, sys, threading
+import numpy as np
+import inrush_runtime
+
+package = sys.argv[1]
+for graphs in (False, True):
+    model = inrush_runtime.load(package, device="cuda:0", cuda_graphs=graphs, concurrent=2)
+    assert model.device == "cuda:0" and model.threads == 2
+    assert "n" in repr(model.signature), model.signature
+    for k in range(5):
+        y, flag = model(np.array([1, 2, k], np.float32))
+        assert flag is True
+        assert isinstance(y, inrush_runtime.DeviceTensor), y
+        assert (y.dtype, y.shape, y.strides, y.nbytes, y.device) == ("float32", (3,), (1,), 12, "cuda:0")
+        assert y.__dlpack_device__() == (2, 0)
+        assert y.numpy().tolist() == [4, 8, 4 * k] and len(y.tobytes()) == 12
+        # A tensor of the device goes in again, on the default stream and on another.
+        z, _ = model(y, stream=1)
+        assert z.numpy().tolist() == [16, 32, 16 * k]
+        class Stream:
+            cuda_stream = 0
+        class Protocol:
+            def __cuda_stream__(self):
+                return 0, 0
+        for stream in (Stream(), Protocol(), 0):
+            assert model(y, stream=stream)[0].numpy().tolist() == [16, 32, 16 * k]
+
+    class Exporter:
+        """A producer that writes down which stream waits for it."""
+        asked = []
+        def __dlpack_device__(self):
+            return y.__dlpack_device__()
+        def __dlpack__(self, *, stream=None, max_version=None):
+            self.asked.append(stream)
+            return y.__dlpack__(stream=stream, max_version=max_version)
+    for stream, wanted in ((None, lambda s: s > 2), (0, lambda s: s == 1)):
+        assert model(Exporter(), stream=stream)[0].numpy().tolist() == [16, 32, 64]
+        assert wanted(Exporter.asked.pop()), stream
+    # In the format before 1.0, into memory of the caller: of the host and of the device.
+    assert "dltensor" in repr(y.__dlpack__(stream=-1)) and "versioned" in repr(y.__dlpack__(stream=2, max_version=(1, 1)))
+    out = np.zeros(3, np.float32)
+    try:
+        model(y, out=[out, None])
+        raise SystemExit("a number that `out` cannot take is accepted")
+    except inrush_runtime.InputError as error:
+        assert "number" in str(error), error
+    for call, word in (
+        (lambda: model(y, stream="s"), "stream"),
+        (lambda: model(y, stream=True), "stream"),
+        (lambda: model(np.zeros(3)), "f64"),
+        (lambda: model([1.0]), "array"),
+        (lambda: model.set_seed(1), "random"),
+        (lambda: model.swap_weights(), "no new weights"),
+        (lambda: model.update_weights({"w": out}), "no weight"),
+        (lambda: inrush_runtime.load(package, device="cuda:9"), "device 9"),
+        (lambda: inrush_runtime.load(package, device="tpu"), "unknown device"),
+        (lambda: inrush_runtime.load(package), "cuda:h100"),
+        (lambda: inrush_runtime.load(package, cuda_graphs=True), "GPUs"),
+    ):
+        try:
+            call()
+        except inrush_runtime.Error as error:
+            assert word in str(error), (word, str(error))
+        else:
+            raise SystemExit(f"no error about {word}")
+    wrong = []
+    def calls(n):
+        for k in range(50):
+            got = model(np.array([n, k], np.float32))[0].numpy().tolist()
+            if got != [4 * n, 4 * k]:
+                wrong.append(got)
+    threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong, wrong[:3]
+    del model
+    assert z.numpy().tolist() == [16, 32, 64], "an output outlives its model"
+assert "torch" not in sys.modules
+print("whole")
+"#;
+
+#[test]
+fn python_runs_on_a_gpu_without_pytorch() {
+    with_driver(
+        "python_runs_on_a_gpu_without_pytorch",
+        Machine::default(),
+        |folder| {
+            let native = library("libinrush_runtime_native.so");
+            let (Some(python), Some(native)) = (std::env::var_os("INRUSH_PYTHON"), native) else {
+                eprintln!("INRUSH_PYTHON is not set, or inrush-runtime-python is not built");
+                return;
+            };
+            let module = folder.join("inrush_runtime");
+            std::fs::create_dir(&module).expect("a folder");
+            let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../python/inrush-runtime/inrush_runtime/__init__.py");
+            std::fs::copy(source, module.join("__init__.py")).expect("the module");
+            std::fs::copy(native, module.join("_native.abi3.so")).expect("the library");
+            let out = Command::new(python)
+                .args(["-c", IN_PYTHON])
+                .arg(package(folder))
+                .env("PYTHONPATH", folder)
+                .output()
+                .expect("a run");
+            let text = String::from_utf8_lossy(&out.stdout);
+            let error = String::from_utf8_lossy(&out.stderr);
+            assert!(text.contains("whole"), "{text}{error}");
+        },
+    );
+}
