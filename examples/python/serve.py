@@ -1,6 +1,6 @@
 """Serves the digits over HTTP: images are classified while weights are replaced. Needs NumPy, and no PyTorch.
 
-usage: serve.py PACKAGE [--port 8000] [--threads 1]
+usage: serve.py PACKAGE [--port 8000] [--threads 1] [--device cuda:0]
 
     GET  /          what the model takes and gives, as text
     POST /classify  float32 images of 8 x 8 grey values, 0 to 16, as raw bytes; gives {"digits": [..], "logits": [[..], ..]}
@@ -45,6 +45,8 @@ class Server(ThreadingHTTPServer):
         if not body or len(body) % IMAGE_BYTES:
             raise inrush_runtime.InputError(f"{len(body)} bytes are no images of {IMAGE_BYTES} bytes")
         logits = self.model(np.frombuffer(body, np.float32).reshape(-1, 1, 8, 8))
+        if isinstance(logits, inrush_runtime.DeviceTensor):
+            logits = logits.numpy()
         return {"digits": logits.argmax(1).tolist(), "logits": logits.tolist()}
 
     def replace(self, body: bytes) -> dict:
@@ -103,9 +105,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("package")
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
-    parser.add_argument("--threads", type=int, default=1, help="of each call")
+    parser.add_argument("--threads", type=int, default=1, help="of each call on the CPU")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 for a package with a target that is a GPU")
     options = parser.parse_args()
-    model = inrush_runtime.load(options.package, threads=options.threads)
+    model = inrush_runtime.load(options.package, threads=options.threads, device=options.device)
     server = Server(("127.0.0.1", options.port), model)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     try:

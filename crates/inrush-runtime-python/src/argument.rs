@@ -4,6 +4,7 @@ use crate::array::{self, type_name};
 use crate::errors::InputError;
 use crate::nesting::{Key, Nesting, Node};
 use inrush_base::{Error, Result, Scalar};
+use inrush_host::native::{Argument, Stream};
 use inrush_runtime::dlpack::Borrow;
 use inrush_runtime::{InputKind, InputSpec, Value};
 use pyo3::prelude::*;
@@ -76,7 +77,13 @@ impl Arguments {
         })
     }
 
-    /// Converts the arguments of a call.
+    /// Returns true if an argument or an input has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let entry = |e: &Entry| e.name.as_deref() == Some(name);
+        self.entries.iter().any(entry) || self.inputs.iter().any(|i| i.name == name)
+    }
+
+    /// Converts the arguments of a call. With `stream`, tensors of GPUs come after what that stream waits for.
     ///
     /// # Errors
     /// An input error that names the argument.
@@ -84,7 +91,8 @@ impl Arguments {
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Vec<Value>> {
+        stream: Option<Stream>,
+    ) -> PyResult<Vec<Argument>> {
         let mut given: Given<'_> = vec![None; self.inputs.len()];
         if args.len() > self.positional {
             return Err(InputError::new_err(format!(
@@ -103,7 +111,7 @@ impl Arguments {
         let py = args.py();
         (self.inputs.iter().zip(given))
             .map(|(spec, obj)| {
-                value(spec, obj.as_ref())
+                value(spec, obj.as_ref(), stream)
                     .map_err(|e| array::at(py, &format!("input `{}`", spec.name), e))
             })
             .collect()
@@ -175,21 +183,26 @@ impl Arguments {
 }
 
 /// Converts the value of an input.
-fn value(spec: &InputSpec, obj: Option<&Bound<'_, PyAny>>) -> PyResult<Value> {
+fn value(
+    spec: &InputSpec,
+    obj: Option<&Bound<'_, PyAny>>,
+    stream: Option<Stream>,
+) -> PyResult<Argument> {
     let Some(obj) = obj else {
         return match spec.kind {
-            InputKind::Constant(_) | InputKind::Ignored => Ok(Value::None),
+            InputKind::Constant(_) | InputKind::Ignored => Ok(Argument::Value(Value::None)),
             _ => Err(InputError::new_err("it is missing")),
         };
     };
-    match spec.kind {
-        InputKind::Tensor { .. } => Ok(Value::Tensor(array::borrow(obj, Borrow::Input)?)),
+    let value = match spec.kind {
+        InputKind::Tensor { .. } => return array::argument(obj, Borrow::Input, stream),
         InputKind::Int => obj.extract().map(Value::Int).map_err(|_| {
             InputError::new_err(format!("an integer is needed, not {}", type_name(obj)))
-        }),
-        InputKind::Constant(_) => number(obj),
-        InputKind::Ignored => Ok(Value::None),
-    }
+        })?,
+        InputKind::Constant(_) => number(obj)?,
+        InputKind::Ignored => Value::None,
+    };
+    Ok(Argument::Value(value))
 }
 
 /// Converts a number, or `None`.

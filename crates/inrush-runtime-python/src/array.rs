@@ -1,10 +1,12 @@
 //! Objects of Python as tensors, without a copy where strides and alignment permit.
 
+use crate::device::DeviceTensor;
 use crate::errors::InputError;
 use crate::tensor::TensorBase;
 use crate::{buffer, capsule};
-use inrush_runtime::Tensor;
+use inrush_host::native::{Argument, Stream};
 use inrush_runtime::dlpack::Borrow;
+use inrush_runtime::{Tensor, Value};
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -26,6 +28,27 @@ pub(crate) fn borrow(obj: &Bound<'_, PyAny>, how: Borrow) -> PyResult<Tensor> {
         "an array is needed (NumPy, DLPack or a buffer), not {}",
         type_name(obj)
     )))
+}
+
+/// Likewise in memory of the host or of a GPU. With `stream`, tensors of GPUs come after what that stream waits for.
+///
+/// # Errors
+/// As for [`borrow`]; an input error for memory of a GPU without a stream, which is for models on the CPU.
+pub(crate) fn argument(
+    obj: &Bound<'_, PyAny>,
+    how: Borrow,
+    stream: Option<Stream>,
+) -> PyResult<Argument> {
+    if let Ok(t) = obj.cast::<DeviceTensor>() {
+        return Ok(Argument::Device(t.get().tensor.clone()));
+    }
+    let host = obj.cast::<TensorBase>().is_ok() || buffer::has_buffer(obj);
+    if let (Some(stream), false) = (stream, host)
+        && capsule::is_of_device(obj)?
+    {
+        return capsule::import_device(obj, how, stream);
+    }
+    borrow(obj, how).map(|t| Argument::Value(Value::Tensor(t)))
 }
 
 /// Returns the name of an object's type.

@@ -2,14 +2,15 @@
 
 use crate::errors::{InputError, raise};
 use dlpark::DlpackFlags;
-use dlpark::ffi::{DLManagedTensor, DLManagedTensorVersioned};
-use inrush_runtime::Tensor;
-use inrush_runtime::dlpack::{self, Borrow};
+use dlpark::ffi::{DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
+use inrush_host::native::{Argument, Stream, dlpack as device};
+use inrush_runtime::dlpack::{self, Borrow, Memory};
+use inrush_runtime::{Tensor, Value};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 use std::ffi::{CStr, c_void};
 
 /// The version of DLPack that is asked for.
@@ -72,30 +73,75 @@ impl<M: Managed> Drop for Taken<M> {
     }
 }
 
+/// Returns DLPack's type of the device that an object with `__dlpack__` is on.
+fn device_of(obj: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let device = obj.call_method0(intern!(obj.py(), "__dlpack_device__"));
+    let device = device.and_then(|d| d.extract::<(i64, i64)>());
+    Ok(device.map_err(|e| refused(&e))?.0)
+}
+
+fn refused(e: &PyErr) -> PyErr {
+    InputError::new_err(format!("its library does not export it: {e}"))
+}
+
+/// Returns true for an object with `__dlpack__` whose memory is a GPU's.
+pub(crate) fn is_of_device(obj: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !obj.hasattr(intern!(obj.py(), "__dlpack__"))? {
+        return Ok(false);
+    }
+    let device = i32::try_from(device_of(obj)?).unwrap_or(0);
+    Ok(device::is_of_device(DLDeviceType(device as _)))
+}
+
 /// Borrows the memory of an object that has `__dlpack__`.
 ///
 /// # Errors
 /// An input error for a tensor that is not in memory of the CPU or that its library does not export.
 pub(crate) fn import(obj: &Bound<'_, PyAny>, how: Borrow) -> PyResult<Tensor> {
-    let py = obj.py();
-    let refused = |e: PyErr| InputError::new_err(format!("its library does not export it: {e}"));
-    let device = obj.call_method0(intern!(py, "__dlpack_device__"));
-    let (device, _) = device
-        .and_then(|d| d.extract::<(i64, i64)>())
-        .map_err(refused)?;
+    let device = device_of(obj)?;
     if device != CPU && device != PINNED {
         return Err(InputError::new_err(format!(
             "it is in the memory of DLPack device {device}, the model takes memory of the CPU"
         )));
     }
+    match borrow(obj, how, None)? {
+        Argument::Value(Value::Tensor(t)) => Ok(t),
+        _ => Err(InputError::new_err(
+            "it says that it is in memory of the CPU, and is not",
+        )),
+    }
+}
+
+/// Borrows the memory of an object on a GPU: its library has the stream wait for the work that writes it.
+///
+/// # Errors
+/// An input error for a tensor that its library does not export.
+pub(crate) fn import_device(
+    obj: &Bound<'_, PyAny>,
+    how: Borrow,
+    stream: Stream,
+) -> PyResult<Argument> {
+    borrow(obj, how, Some(stream))
+}
+
+/// Borrows the memory of an object that has `__dlpack__`, of the host or of a device.
+fn borrow(obj: &Bound<'_, PyAny>, how: Borrow, stream: Option<Stream>) -> PyResult<Argument> {
+    let py = obj.py();
     let name = intern!(py, "__dlpack__");
     let asked = [("max_version", VERSION)].into_py_dict(py)?;
+    let plain = PyDict::new(py);
+    if let Some(stream) = stream {
+        // DLPack's number of the default stream is 1.
+        for d in [&asked, &plain] {
+            d.set_item("stream", stream.0.max(1))?;
+        }
+    }
     let capsule = match obj.call_method(name, (), Some(&asked)) {
         // Libraries before DLPack 1.0.
-        Err(e) if e.is_instance_of::<PyTypeError>(py) => obj.call_method0(name),
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => obj.call_method(name, (), Some(&plain)),
         other => other,
     }
-    .map_err(refused)?;
+    .map_err(|e| refused(&e))?;
     if let Some(taken) = take::<DLManagedTensorVersioned>(&capsule)? {
         // SAFETY: live until `taken` is dropped. The version comes first in every version of the structure.
         let (version, flags) = unsafe { ((*taken.0).version, (*taken.0).flags) };
@@ -114,13 +160,13 @@ pub(crate) fn import(obj: &Bound<'_, PyAny>, how: Borrow) -> PyResult<Tensor> {
         // SAFETY: as above; the major version is that of this structure.
         let tensor = unsafe { &(*taken.0).dl_tensor };
         // SAFETY: the library keeps the memory until its deleter is called.
-        return unsafe { dlpack::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
+        return unsafe { device::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
     }
     if let Some(taken) = take::<DLManagedTensor>(&capsule)? {
         // SAFETY: live until `taken` is dropped.
         let tensor = unsafe { &(*taken.0).dl_tensor };
         // SAFETY: as above.
-        return unsafe { dlpack::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
+        return unsafe { device::borrow(tensor, how, Box::new(taken)) }.map_err(raise);
     }
     Err(InputError::new_err(
         "its `__dlpack__` gives no capsule of DLPack",
@@ -144,7 +190,7 @@ fn take<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Option<Taken<M>>> {
 /// Lends a tensor through a capsule, in the newest format that the consumer knows.
 pub(crate) fn export<'py>(
     py: Python<'py>,
-    t: Tensor,
+    t: impl Into<Memory>,
     max_version: Option<&Bound<'py, PyTuple>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let major = match max_version {

@@ -6,6 +6,7 @@
 //! array      NumPy arrays, DLPack and buffers -> tensors, without copies
 //!   buffer   Python's buffer protocol
 //!   capsule  DLPack's capsules
+//! device     tensors of GPUs, streams
 //! tensor     tensors -> NumPy arrays, or an object with DLPack and the buffer protocol
 //! nesting    how the exported module nested its inputs and outputs
 //! signature  names, dtypes and sizes, for readers
@@ -21,6 +22,7 @@ mod argument;
 mod array;
 mod buffer;
 mod capsule;
+mod device;
 mod errors;
 mod model;
 mod nesting;
@@ -39,6 +41,9 @@ mod _native {
         DivisionError, Error, InputError, InternalError, InvalidValueError, MachineError,
         OutOfMemoryError, OutOfRangeError, PackageError, UnsupportedError,
     };
+
+    #[pymodule_export]
+    use super::device::DeviceTensor;
 
     #[pymodule_export]
     use super::model::{Model, load};

@@ -1,21 +1,20 @@
 //! A loaded package: it is called like the module that was exported, and takes new weights while calls run.
 
 use crate::argument::Arguments;
+use crate::device::{DeviceTensor, stream_of};
 use crate::errors::{InputError, raise, raise_load};
 use crate::nesting::{Nesting, Node};
 use crate::signature::{Signature, scalar};
 use crate::{array, tensor};
 use inrush_base::{Error, Result, strides_nest};
+use inrush_host::native::{Argument, NewWeight, Options, Output, Stream};
+use inrush_host::{Open, Session};
 use inrush_runtime::dlpack::Borrow;
 use inrush_runtime::tensor::extent;
-use inrush_runtime::{
-    Model as RuntimeModel, Names, OutputSpec, Package, Pool, Session,
-    Signature as RuntimeSignature, Tensor, Value, WeightView,
-};
+use inrush_runtime::{Names, OutputSpec, Package, Pool, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// A loaded package. Calls and updates may come from several threads at once.
 #[pyclass(frozen, module = "inrush_runtime")]
@@ -60,37 +59,55 @@ impl Source {
 
 /// Loads a package from a file or from its bytes.
 ///
-/// ``threads`` run each call, by default one for each processor. ``seed`` is that of the first call's random numbers if the
-/// model draws some. ``flat`` takes inputs and gives outputs in order, without the nesting of the exported module.
+/// ``device`` is ``"cpu"``, or a GPU such as ``"cuda:0"``. ``threads`` run each call on the CPU, by default one for each processor.
+/// ``seed`` is that of the first call's random numbers if the model draws some. ``flat`` takes inputs and gives outputs in order,
+/// without the nesting of the exported module. On a GPU, ``cuda_graphs`` captures calls from the second of the same sizes on,
+/// and up to ``concurrent`` calls run at once.
 #[pyfunction]
-#[pyo3(signature = (source, threads=None, *, seed=0, flat=false))]
+#[pyo3(signature = (source, threads=None, *, device="cpu", seed=0, flat=false, cuda_graphs=false, concurrent=4))]
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn load(
     py: Python<'_>,
     source: &Bound<'_, PyAny>,
     threads: Option<usize>,
+    device: &str,
     seed: i64,
     flat: bool,
+    cuda_graphs: bool,
+    concurrent: usize,
 ) -> PyResult<Model> {
     let source = Source::of(source)?;
     let name = match &source {
         Source::Path(path) => path.display().to_string(),
         Source::Memory(_) => "bytes".to_string(),
     };
-    // A mistake in the arguments, which is not the package's.
-    let pool = Pool::new(threads).map_err(raise)?;
-    let open = || -> Result<(RuntimeModel, Option<Nesting>)> {
+    // Mistakes in the arguments, which are not the package's.
+    Pool::new(threads).map_err(raise)?;
+    let cpu = matches!(device, "" | "cpu");
+    if !cpu {
+        inrush_host::native::device::parse(device).map_err(raise)?;
+    } else if cuda_graphs {
+        return Err(InputError::new_err(
+            "CUDA graphs are for GPUs, not for the CPU",
+        ));
+    }
+    let how = Open {
+        device: device.into(),
+        threads,
+        options: Options {
+            concurrent,
+            capture: cuda_graphs,
+            seed,
+        },
+    };
+    let open = || -> Result<(Session, Option<Nesting>)> {
         let package = source.open()?;
         let nesting = if flat { None } else { Nesting::of(&package)? };
-        let model = RuntimeModel::from_package(package, Arc::new(pool))?;
-        // Loading has used the pool. Calls get one whose threads have not started, so that the process can fork before them.
-        let model = model.on_pool(Arc::new(Pool::new(threads)?));
-        Ok((model, nesting))
+        Ok((Session::new(package, &how)?, nesting))
     };
     let in_file = |e: Error| raise_load(e.in_file(name.clone()));
-    let (model, nesting) = py.detach(open).map_err(in_file)?;
-    model.set_seed(seed);
-    let signature = RuntimeSignature::of(model.program());
-    let session = Session::new(model);
+    let (session, nesting) = py.detach(open).map_err(in_file)?;
+    let signature = session.signature();
     let returned = |o: &&OutputSpec| **o != OutputSpec::Mutation;
     let returned = signature.outputs.iter().filter(returned).count();
     if let Some(n) = nesting
@@ -113,6 +130,14 @@ pub(crate) fn load(
 }
 
 impl Model {
+    /// Returns the stream that tensors of GPUs come after: the call's, or one that the model's own streams wait for. `None` on the CPU.
+    fn import_stream(&self, stream: Option<Stream>) -> Option<Stream> {
+        match &self.session {
+            Session::Cpu(_) => None,
+            Session::Gpu(m) => Some(stream.unwrap_or_else(|| m.import_stream())),
+        }
+    }
+
     /// Nests what a call returns.
     fn nest<'py>(
         &self,
@@ -130,8 +155,9 @@ impl Model {
     fn run_into<'py>(
         &self,
         py: Python<'py>,
-        inputs: &[Value],
+        inputs: Vec<Argument>,
         out: &Bound<'py, PyAny>,
+        stream: Option<Stream>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let given: Vec<Bound<'py, PyAny>> = out.try_iter()?.collect::<PyResult<_>>()?;
         let wanted = (self.outputs.iter()).filter(|o| **o != OutputSpec::Mutation);
@@ -144,13 +170,14 @@ impl Model {
         }
         let mut arrays = given.iter();
         let mut values = Vec::with_capacity(self.outputs.len());
-        let mut tensors: Vec<Tensor> = Vec::new();
+        let mut spans: Vec<Span> = Vec::new();
+        let import = self.import_stream(stream);
         for (k, o) in self.outputs.iter().enumerate() {
             values.push(match o {
-                OutputSpec::Mutation => Value::None,
+                OutputSpec::Mutation => Argument::Value(Value::None),
                 OutputSpec::None => {
                     arrays.next();
-                    Value::None
+                    Argument::Value(Value::None)
                 }
                 OutputSpec::Int | OutputSpec::Scalar(_) => {
                     return Err(InputError::new_err(format!(
@@ -162,37 +189,68 @@ impl Model {
                     let array = arrays
                         .next()
                         .ok_or_else(|| InputError::new_err(place.clone()))?;
-                    let t = array::borrow(array, Borrow::Output)
+                    let t = array::argument(array, Borrow::Output, import)
                         .map_err(|e| array::at(py, &place, e))?;
-                    tensors.push(t.clone());
-                    Value::Tensor(t)
+                    spans.extend(Span::of(&t));
+                    t
                 }
             });
         }
-        check_apart(&tensors).map_err(raise)?;
+        check_apart(&spans).map_err(raise)?;
         // SAFETY: elements of the arrays have memory of their own (checked). The caller leaves them alone during the call, as NumPy
         // asks for its functions without the interpreter's lock.
-        let run = || unsafe { self.session.run_into(inputs, &values) };
+        let run = || unsafe { self.session.run_into(inputs, values, stream) };
         py.detach(run).map_err(raise)?;
         self.nest(py, given)
     }
 }
 
+/// The memory of an output.
+struct Span {
+    /// The number of the GPU, or -1 for the host.
+    device: i32,
+    start: usize,
+    bytes: usize,
+    /// Strides and sizes above 1.
+    dims: Vec<(i64, i64)>,
+}
+
+impl Span {
+    fn of(a: &Argument) -> Option<Span> {
+        let (device, start, sizes, strides, size) = match a {
+            Argument::Value(Value::Tensor(t)) => {
+                (-1, t.data() as usize, &t.sizes, &t.strides, t.dtype.size())
+            }
+            Argument::Device(t) => (
+                t.device(),
+                t.address() as usize,
+                &t.sizes,
+                &t.strides,
+                t.dtype.size(),
+            ),
+            Argument::Value(_) => return None,
+        };
+        let dims = strides.iter().copied().zip(sizes.iter().copied());
+        Some(Span {
+            device,
+            start,
+            bytes: extent(sizes, strides).unwrap_or(0) * size,
+            dims: dims.filter(|(_, n)| *n > 1).collect(),
+        })
+    }
+}
+
 /// Checks that no two elements of outputs share memory.
-fn check_apart(outputs: &[Tensor]) -> Result<()> {
+fn check_apart(outputs: &[Span]) -> Result<()> {
     for (k, t) in outputs.iter().enumerate() {
-        let mut dims: Vec<(i64, i64)> = (t.strides.iter().copied())
-            .zip(t.sizes.iter().copied())
-            .filter(|(_, n)| *n > 1)
-            .collect();
-        if !strides_nest(&mut dims) {
+        if !strides_nest(&mut t.dims.clone()) {
             return Err(Error::input(format!(
                 "output {k}: elements of the array share memory"
             )));
         }
         for (j, other) in outputs[..k].iter().enumerate() {
-            let (a, b) = (range(t), range(other));
-            if a.start < b.end && b.start < a.end {
+            let apart = t.start + t.bytes <= other.start || other.start + other.bytes <= t.start;
+            if t.device == other.device && !apart {
                 return Err(Error::input(format!("outputs {j} and {k} share memory")));
             }
         }
@@ -200,37 +258,52 @@ fn check_apart(outputs: &[Tensor]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the addresses that a tensor spans.
-fn range(t: &Tensor) -> std::ops::Range<usize> {
-    let start = t.data() as usize;
-    start..start + extent(&t.sizes, &t.strides).unwrap_or(0) * t.dtype.size()
-}
-
 #[pymethods]
 impl Model {
-    #[pyo3(signature = (*args, out=None, **kwargs))]
+    /// On a GPU, ``stream`` is the stream that all work is issued on: an integer, or an object with ``__cuda_stream__`` or
+    /// ``cuda_stream``. The call returns before the work is done then, if no array is in memory of the host. Without it, outputs
+    /// are there when the call returns. They are ``DeviceTensor`` objects.
+    #[pyo3(signature = (*args, out=None, stream=None, **kwargs))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
         args: &Bound<'py, PyTuple>,
         out: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let inputs = self.arguments.bind(args, kwargs)?;
+        // An input of this name is the model's.
+        let named = match (stream, kwargs) {
+            (Some(value), kwargs) if self.arguments.has("stream") => {
+                let all = kwargs.map_or_else(|| Ok(PyDict::new(py)), |k| k.copy())?;
+                all.set_item("stream", value)?;
+                Some(all)
+            }
+            _ => None,
+        };
+        let (stream, kwargs) = match &named {
+            Some(all) => (None, Some(all)),
+            None => (stream, kwargs),
+        };
+        let stream = stream.map(stream_of).transpose()?;
+        let inputs = self
+            .arguments
+            .bind(args, kwargs, self.import_stream(stream))?;
         if let Some(out) = out {
-            return self.run_into(py, &inputs, out);
+            return self.run_into(py, inputs, out, stream);
         }
-        let outputs = py.detach(|| self.session.run(&inputs)).map_err(raise)?;
+        let outputs = (py.detach(|| self.session.run(inputs, stream))).map_err(raise)?;
         let mut flat = Vec::with_capacity(outputs.len());
         for (value, spec) in outputs.into_iter().zip(&self.outputs) {
             if *spec == OutputSpec::Mutation {
                 continue;
             }
             flat.push(match value {
-                Value::Tensor(t) => tensor::array(py, t)?,
-                Value::Int(i) => i.into_pyobject(py)?.into_any(),
-                Value::Scalar(s) => scalar(py, s)?.into_bound(py),
-                Value::None => py.None().into_bound(py),
+                Output::Device(tensor) => Bound::new(py, DeviceTensor { tensor })?.into_any(),
+                Output::Value(Value::Tensor(t)) => tensor::array(py, t)?,
+                Output::Value(Value::Int(i)) => i.into_pyobject(py)?.into_any(),
+                Output::Value(Value::Scalar(s)) => scalar(py, s)?.into_bound(py),
+                Output::Value(Value::None) => py.None().into_bound(py),
             });
         }
         self.nest(py, flat)
@@ -238,10 +311,10 @@ impl Model {
 
     /// Returns copies of all weights and buffers of the active set, as they are now, by name.
     fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let model = self.session.model();
         let all = PyDict::new(py);
         for spec in self.session.weights() {
-            let weight = py.detach(|| model.weight(&spec.name));
+            let weight = py.detach(|| self.session.weight(&spec.name));
+            let weight = weight.map_err(raise)?;
             let weight = weight.ok_or_else(|| {
                 raise(Error::out_of_memory(format!(
                     "out of memory for a copy of the weight `{}`",
@@ -253,7 +326,7 @@ impl Model {
         Ok(all)
     }
 
-    /// Replaces weights of the inactive set by copies of arrays, by name. Several updates add up until ``swap_weights``. With
+    /// Replaces weights of the inactive set by copies of arrays, by name. Those of a GPU's memory are copied there. Several updates add up until ``swap_weights``. With
     /// ``all``, every weight must be named. Calls go on meanwhile.
     #[pyo3(signature = (weights, *, all=false))]
     fn update_weights(
@@ -262,17 +335,25 @@ impl Model {
         weights: &Bound<'_, PyAny>,
         all: bool,
     ) -> PyResult<()> {
-        let mut given: Vec<(String, Tensor)> = Vec::new();
+        let mut given: Vec<(String, Argument)> = Vec::new();
+        let import = self.import_stream(None);
         for item in weights.call_method0("items")?.try_iter()? {
             let (name, array): (String, Bound<'_, PyAny>) = item?.extract()?;
-            let t = array::borrow(&array, Borrow::ReadOnly)
+            let t = array::argument(&array, Borrow::ReadOnly, import)
                 .map_err(|e| array::at(py, &format!("weight `{name}`"), e))?;
             given.push((name, t));
         }
         let names = if all { Names::All } else { Names::Some };
         let update = || {
-            let new: Vec<(&str, WeightView)> =
-                given.iter().map(|(n, t)| (n.as_str(), t.view())).collect();
+            let new: Vec<(&str, NewWeight<'_>)> = (given.iter())
+                .filter_map(|(name, t)| match t {
+                    Argument::Value(Value::Tensor(t)) => {
+                        Some((name.as_str(), NewWeight::Host(t.view())))
+                    }
+                    Argument::Device(t) => Some((name.as_str(), NewWeight::Device(t))),
+                    Argument::Value(_) => None,
+                })
+                .collect();
             self.session.update_weights(&new, names)
         };
         py.detach(update).map_err(raise)
@@ -290,17 +371,23 @@ impl Model {
 
     /// Sets the seed of the next call's random numbers.
     fn set_seed(&self, py: Python<'_>, seed: i64) -> PyResult<()> {
-        if py.detach(|| self.session.model().set_seed(seed)) {
+        if py.detach(|| self.session.set_seed(seed)).map_err(raise)? {
             Ok(())
         } else {
             Err(InputError::new_err("the model draws no random numbers"))
         }
     }
 
-    /// Threads of a call.
+    /// Threads of a call on the CPU; calls that run at once on a GPU.
     #[getter]
     fn threads(&self) -> usize {
-        self.session.model().threads()
+        self.session.threads()
+    }
+
+    /// The device: ``cpu``, or a GPU such as ``cuda:0``.
+    #[getter]
+    fn device(&self) -> String {
+        self.session.device()
     }
 
     fn __repr__(&self) -> String {

@@ -3,12 +3,15 @@
     model = inrush_runtime.load("model.inrush")     a file or its bytes
     y = model(x)                                    NumPy arrays, or anything with DLPack or a buffer; no copies
     model(x, out=[y])                               into arrays of the caller
+    model = inrush_runtime.load(.., device="cuda:0")  on a GPU: results are `DeviceTensor`s
+    model(x, stream=torch.cuda.current_stream())    tensors of the GPU by DLPack, on the caller's stream
     model.signature                                 names, dtypes and sizes of inputs, outputs and weights
     model.update_weights({"fc.weight": w})          new weights while calls run ...
     model.swap_weights()                            ... which later calls use
 """
 
 from inrush_runtime._native import (
+    DeviceTensor,
     DivisionError,
     Error,
     InputError,
@@ -30,6 +33,7 @@ from inrush_runtime._native import (
 )
 
 __all__ = [
+    "DeviceTensor",
     "DivisionError",
     "Error",
     "InputError",
