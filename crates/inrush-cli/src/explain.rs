@@ -3,6 +3,7 @@
 //! An archive is compiled for the report, so it has times of stages, origins of kernels and refused
 //! fusions. A package keeps its program only. The page is written whole or not at all.
 
+mod gpu;
 mod html;
 mod memory;
 mod page;
@@ -69,12 +70,11 @@ pub fn explain(a: &ExplainArgs) -> Result<ExitCode> {
     if !a.model.exists() {
         return Err(Error::input("no such file").in_file(shown));
     }
-    let report = if Package::is_package(&a.model) {
-        of_package(&a.model)?
+    let page = if Package::is_package(&a.model) {
+        page_of_package(&a.model)?
     } else {
-        of_archive(a).map_err(|e| e.in_file(shown.clone()))?
+        page::page(&of_archive(a).map_err(|e| e.in_file(shown.clone()))?)
     };
-    let page = page::page(&report);
     write_whole(&a.output, |f| {
         f.write_all(page.as_bytes())
             .map_err(|e| cannot_write(&a.output, &e))
@@ -96,24 +96,19 @@ fn file_name(path: &Path) -> String {
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned())
 }
 
-/// Reads the report's data from a package.
-fn of_package(path: &Path) -> Result<Report> {
+/// Returns the page of a package: its first program for a CPU, or all of its programs where each is for a GPU.
+fn page_of_package(path: &Path) -> Result<String> {
     let package = Package::open(path)?;
-    let target = package.target_names();
-    let cpu = package.cpus().next().ok_or_else(|| {
-        let shown = path.display().to_string();
-        Error::unsupported(format!(
-            "the report is about a program for a CPU, and the package holds {target}: `inrush inspect` prints these"
-        ))
-        .in_file(shown)
-    })?;
-    Ok(Report {
+    let Some(cpu) = package.cpus().next() else {
+        return Ok(gpu::page(&file_name(path), &package));
+    };
+    Ok(page::page(&Report {
         model: file_name(path),
-        target,
+        target: package.target_names(),
         symbols: symbols(&cpu.program, &[]),
         program: cpu.program.clone(),
         compilation: None,
-    })
+    }))
 }
 
 /// Compiles an archive for its report.
