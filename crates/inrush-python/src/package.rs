@@ -46,11 +46,29 @@ pub fn compile_package(
         .map(|t| Wanted::parse(t))
         .collect::<Result<_>>()
         .map_err(raise)?;
+    check_distinct(&wanted).map_err(raise)?;
     // Workers belong to the interpreter; without a GPU among the targets none are needed.
     let gpus = wanted.iter().any(|w| matches!(w, Wanted::Gpu(_)));
     let pool = gpus.then(|| triton::package_pool(py)).transpose()?;
     py.detach(|| write(&archive, &output, &wanted, libraries, pool.as_ref()))
         .map_err(raise)
+}
+
+/// Refuses a target that is named twice.
+fn check_distinct(wanted: &[Wanted]) -> Result<()> {
+    let name = |w: &Wanted| match w {
+        Wanted::Cpu(isa) => format!("cpu:{}", isa.unwrap_or_else(inrush_cpu::detect).name()),
+        Wanted::Gpu(w) => w.gpu.to_string(),
+    };
+    for (k, w) in wanted.iter().enumerate() {
+        if wanted[..k].iter().any(|other| name(other) == name(w)) {
+            return Err(Error::input(format!(
+                "the target `{}` is named twice",
+                name(w)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A compiled target.
