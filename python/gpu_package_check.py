@@ -1,9 +1,11 @@
 """Packages with programs for GPUs: made where there is PyTorch and no GPU, run by the command alone where there is a GPU.
 
-    python gpu_package_check.py --make FOLDER --inrush BINARY   # archives, packages, inputs, eager's outputs
-    python gpu_package_check.py --run FOLDER --inrush BINARY    # on a machine with a GPU and its driver
+    python gpu_package_check.py --make FOLDER --inrush BINARY   # packages, inputs, eager's outputs, libraries, scripts
+    python FOLDER/gpu_package_check.py --run FOLDER             # on a machine with a GPU and its driver
 
-`--run` imports the standard library and `gpu_host_check.py` alone. It runs the command with an empty PATH and an `INRUSH_PYTHON`
+`--make` takes `libinrush.so` and `libinrush_runtime_native.so` from the folder of the binary (`cargo build --release -p inrush-cli
+-p inrush-capi -p inrush-runtime-python`), and gcc. `--run` needs what is in the folder, NumPy, and PyTorch for the steps with its
+tensors: after the command it runs `gpu_embed_check` (C) and the steps of `gpu_embed_check.py`. It runs the command with an empty PATH and an `INRUSH_PYTHON`
 that does not exist, so that neither Python nor Triton nor a compiler can take part. Each model is packaged for an H100 with
 products by cuBLAS and with all of it compiled, and for an A100, whose PTX the driver of a later GPU finishes. cuBLAS is looked
 for by the loader; `--cublas FOLDER` names its folder, and without it what needs it is skipped. The exit status is 1 if a run
@@ -16,11 +18,13 @@ import argparse
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 
-from gpu_host_check import TOLERANCE, transformer, write_cases
+import gpu_embed_check
+from gpu_host_check import TOLERANCE, transformer, write_cases, write_tensors
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Name of the package's kind, targets, whether products are compiled.
@@ -100,6 +104,9 @@ def make(folder, binary):
         index.append({"name": name, "dtype": dtype, "cases": len(cases)})
     with open(os.path.join(folder, "index.json"), "w") as file:
         json.dump(index, file)
+    gpu_embed_check.make(folder, binary, package, write_tensors, os.path.dirname(os.path.abspath(binary)))
+    bytes_ = sum(os.path.getsize(os.path.join(at, f)) for at, _, files in os.walk(folder) for f in files)
+    print(f"{folder}: {bytes_ / (1 << 20):.1f} MiB")
 
 
 def bare(cublas):
@@ -145,8 +152,9 @@ def run(folder, binary, device, seconds, cublas):
                     flush=True,
                 )
     refused = refusals(folder, binary, device, environment)
-    print(f"{count} runs, {wrong} failed, {skipped} skipped; {refused} refusals were wrong")
-    return 1 if wrong or refused or count == skipped else 0
+    steps = gpu_embed_check.run(folder, device, environment)
+    print(f"{count} runs, {wrong} failed, {skipped} skipped; {refused} refusals were wrong; {steps} steps of embedding failed")
+    return 1 if wrong or refused or steps or count == skipped else 0
 
 
 def refusals(folder, binary, device, environment):
@@ -166,15 +174,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--make", metavar="FOLDER")
     parser.add_argument("--run", metavar="FOLDER")
-    parser.add_argument("--inrush", metavar="BINARY", default="inrush")
+    parser.add_argument("--inrush", metavar="BINARY", help="the command; for --run that of the folder without this")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--cublas", metavar="FOLDER", help="folder of libcublas, instead of the loader's and pip's")
     a = parser.parse_args()
     if a.make:
-        make(a.make, a.inrush)
+        make(a.make, a.inrush or shutil.which("inrush") or "inrush")
     if a.run:
-        sys.exit(run(a.run, a.inrush, a.device, a.seconds, a.cublas))
+        sys.exit(run(a.run, a.inrush or os.path.join(a.run, "inrush"), a.device, a.seconds, a.cublas))
 
 
 if __name__ == "__main__":
