@@ -12,9 +12,9 @@ use inrush_host::gpu::driver::Driver;
 use inrush_host::native::{
     Argument, DeviceTensor, Lowered, Model, NewWeight, Object, Options, Output,
 };
-use inrush_host::program::{Device, HostProgram, Out};
+use inrush_host::program::{Device, HostProgram, Out, StepKind};
 use inrush_runtime::{InputKind, MemoryWeights, Names, OutputSpec, Value, WeightView};
-use programs::{chain, program, two_products};
+use programs::{chain, program, segment, two_products};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -462,6 +462,82 @@ fn buffers_that_calls_write_stay_on_the_device() {
                 [8.0, 12.0]
             );
             assert!(!model.set_seed(3).unwrap(), "it draws no random numbers");
+        }
+    });
+}
+
+/// A program whose kernels multiply the tensor of a slot by 4 in place, and give it.
+fn in_place(slot: usize) -> HostProgram {
+    let mut step = segment(slot, 2, None);
+    if let StepKind::Segment(s) = &mut step.kind {
+        s.outputs.clear();
+        s.program.outputs.clear();
+        s.program.buffers.truncate(2);
+        s.program.buffers[0].written = true;
+        if let inrush_program::Step::Launch(l) = &mut s.program.steps[1] {
+            l.buffers = vec![1, 0];
+        }
+    }
+    let mut p = program(GPU, vec![step], 4, 0, 1);
+    p.outputs = vec![Out::Slot(slot)];
+    p
+}
+
+#[test]
+fn kernels_write_buffers_and_arguments_in_place() {
+    let name = "kernels_write_buffers_and_arguments_in_place";
+    with_driver(name, late(), |folder| {
+        for options in [Options::default(), graphs()] {
+            let mut p = in_place(3);
+            let gpu = p.gpu.as_mut().unwrap();
+            gpu.layouts[3] = gpu.layouts[0].clone().map(|mut l| {
+                l.sizes = vec![inrush_program::SizeId(5)];
+                l
+            });
+            p.constants = vec![(3, 0)];
+            let mut weights = MemoryWeights::default();
+            weights.insert("w0", DType::F32, vec![2], bytes(&[1.0, -1.0]));
+            let state = model(folder, p, &weights, options.clone());
+            assert!(state.writes_state() && state.weights()[0].written);
+            let mut want = 1.0;
+            for _ in 0..6 {
+                want *= 4.0;
+                let out = state.run(&[tensor(&[0.0, 0.0])]).unwrap();
+                assert_eq!(floats(&out[0]), [want, -want]);
+            }
+            // A swap keeps what calls wrote, unless an update named it.
+            let new = bytes(&[3.0, 5.0]);
+            let value = NewWeight::Host(WeightView {
+                dtype: DType::F32,
+                sizes: &[2],
+                strides: &[1],
+                bytes: &new,
+            });
+            state.update_weights(&[], Names::Some).unwrap();
+            state.run(&[tensor(&[0.0, 0.0])]).unwrap();
+            state.swap_weights().unwrap();
+            let out = state.run(&[tensor(&[0.0, 0.0])]).unwrap();
+            assert_eq!(floats(&out[0]), [16.0 * want, -16.0 * want]);
+            state.update_weights(&[("w0", value)], Names::All).unwrap();
+            state.swap_weights().unwrap();
+            let out = state.run(&[tensor(&[0.0, 0.0])]).unwrap();
+            assert_eq!(floats(&out[0]), [12.0, 20.0]);
+
+            let p = in_place(0);
+            let argument = model(folder, p, &MemoryWeights::default(), options);
+            assert!(argument.signature().inputs[0].written);
+            for k in 1..5 {
+                let x = on_device(&[k as f32, 2.0]);
+                let out = first(argument.call(&[Argument::Device(x.clone())], None).unwrap());
+                assert_eq!(read(&out), [4.0 * k as f32, 8.0]);
+                assert_eq!(read(&x), [4.0 * k as f32, 8.0]);
+                let host = tensor(&[k as f32, 3.0]);
+                argument.run(std::slice::from_ref(&host)).unwrap();
+                assert_eq!(floats(&host), [4.0 * k as f32, 12.0]);
+            }
+            let x = on_device(&[1.0]).read_only();
+            let error = argument.call(&[Argument::Device(x)], None).err().unwrap();
+            assert!(error.to_string().contains("read-only"), "{error}");
         }
     });
 }

@@ -27,6 +27,8 @@ pub(super) struct Parts<'a> {
     pub(super) lowered: &'a Lowered,
     pub(super) plan: &'a WeightPlan,
     pub(super) set: &'a WeightSet,
+    /// By slot: the call writes the argument or weight.
+    pub(super) written: &'a [bool],
     /// Number of the device.
     pub(super) device: i32,
     /// The caller's stream, whose work outputs wait for.
@@ -48,6 +50,8 @@ pub struct CallState<'a> {
     into: Vec<Option<&'a DeviceTensor>>,
     /// Copies of arguments with other strides, which the driver may still read.
     kept: Vec<Tensor>,
+    /// Copies of arguments that the call writes.
+    copies: Vec<(usize, Shape, OwnTensor)>,
     /// Tensors of the call that outputs share.
     shared: BTreeMap<usize, Arc<OwnTensor>>,
     pub(super) outputs: Vec<Output>,
@@ -97,6 +101,7 @@ impl<'a> CallState<'a> {
             sizes: Vec::new(),
             into,
             kept: Vec::new(),
+            copies: Vec::new(),
             shared: BTreeMap::new(),
             outputs: Vec::new(),
             waits: false,
@@ -163,9 +168,7 @@ impl<'a> CallState<'a> {
                 continue;
             };
             let shape = shape(layout, &self.sizes)?;
-            let into = |o: &Out| matches!(o, Out::Mutation { into, .. } if into == slot);
-            let written = program.outputs.iter().any(into);
-            self.check_tensor(given, &shape, written)
+            self.check_tensor(given, &shape, self.parts.written[*slot])
                 .map_err(|e| self.at_input(*slot, e))?;
         }
         Ok(())
@@ -312,8 +315,7 @@ impl<'a> CallState<'a> {
         }
         let program = &self.parts.lowered.program;
         for (slot, from) in program.inputs.iter().zip(fixed) {
-            let written = |o: &Out| matches!(o, Out::Mutation { into, .. } if into == slot);
-            if let (Some(from), true) = (from, program.outputs.iter().any(written)) {
+            if let (Some(from), true) = (from, self.parts.written[*slot]) {
                 self.write_argument(host, *slot, &from.shape(), from.address)?;
             }
         }
@@ -420,9 +422,6 @@ impl<'a> CallState<'a> {
         frame: &mut Frame<'_, Process>,
         c: &CheckInput,
     ) -> Result<()> {
-        if c.written {
-            return Err(Error::internal("a step that writes an input"));
-        }
         self.bring(process, frame, c.slot, &c.shape)
     }
 
@@ -460,7 +459,12 @@ impl<'a> CallState<'a> {
             _ => return Err(self.at_input(slot, no_tensor())),
         };
         frame.bases[slot] = tensor.address;
-        frame.own[slot] = Some(tensor);
+        if self.parts.written[slot] {
+            // It holds new contents at the end of the call.
+            self.copies.push((slot, shape.clone(), tensor));
+        } else {
+            frame.own[slot] = Some(tensor);
+        }
         Ok(())
     }
 
@@ -614,7 +618,9 @@ impl<'a> CallState<'a> {
             return device(address, own.clone(), false);
         }
         match self.given[root] {
-            Some(Given::Device(t)) if !changes => device(address, t.owner.clone(), t.read_only),
+            Some(Given::Device(t)) if !changes && frame.bases[root] == t.address => {
+                device(address, t.owner.clone(), t.read_only)
+            }
             // A weight, or an argument that is about to change.
             _ => {
                 // SAFETY: the memory is there until the call's work is done.
@@ -663,6 +669,12 @@ impl<'a> CallState<'a> {
                 None => self.write_argument(process, into, &want, from)?,
             }
             drop(staged);
+        }
+        for (slot, shape, copy) in std::mem::take(&mut self.copies) {
+            let replaced = |o: &Out| matches!(o, Out::Mutation { into, .. } if *into == slot);
+            if !frame.program.outputs.iter().any(replaced) {
+                self.write_argument(process, slot, &shape, copy.address)?;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::graphs::{self, Captured, Found, Graphs, Key};
 use super::hosts::Hosts;
 use super::process::Process;
 use super::tensor::{Argument, DeviceTensor, Output};
-use super::weights::{Entry, NewWeight, WeightPlan, WeightSet};
+use super::weights::{Entry, NewWeight, WeightPlan, WeightSet, written};
 use crate::gpu::Engine;
 use crate::gpu::cublas::Blas;
 use crate::gpu::driver::{Driver, Entered, Marker, OwnedStream, Stream};
@@ -55,6 +55,8 @@ pub struct Loaded {
     plan: WeightPlan,
     device: Device,
     signature: Signature,
+    /// By slot: a call writes the argument or weight.
+    written: Vec<bool>,
     options: Options,
     graphs: Option<Graphs>,
     active: Mutex<Arc<WeightSet>>,
@@ -117,6 +119,7 @@ impl Model {
         Ok(Model {
             loaded: ManuallyDrop::new(Loaded {
                 signature: super::signature::of(&lowered),
+                written: written(&lowered.program),
                 imports: (
                     driver.own_stream()?,
                     Mutex::new(driver.marker()?),
@@ -287,6 +290,7 @@ impl Model {
             lowered: &self.lowered,
             plan: &self.plan,
             set: &set,
+            written: &self.written,
             device: self.device.index,
             stream,
         };

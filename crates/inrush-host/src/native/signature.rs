@@ -1,6 +1,6 @@
 //! Inputs and outputs of a program, for a caller that only has the package.
 
-use super::weights::layout;
+use super::weights::{layout, written};
 use crate::program::{Lowered, Object, Out, Read, StepKind};
 use inrush_program::{Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
 use inrush_runtime::{Dim, InputKind, InputSpec, OutputSpec, Signature};
@@ -9,6 +9,7 @@ use inrush_runtime::{Dim, InputKind, InputSpec, OutputSpec, Signature};
 pub(super) fn of(lowered: &Lowered) -> Signature {
     let program = &lowered.program;
     let known = evaluate_known(&program.sizes, &vec![None; program.symbols.len()]);
+    let written = written(program);
     let symbols: Vec<Option<&Symbol>> = (0..program.symbols.len())
         .map(|k| symbol(lowered, k))
         .collect();
@@ -47,11 +48,10 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
             None if program.symbols.iter().any(int) => InputKind::Int,
             None => InputKind::Ignored,
         };
-        let written = |o: &Out| matches!(o, Out::Mutation { into, .. } if into == slot);
         InputSpec {
             name: name.clone(),
             kind,
-            written: program.outputs.iter().any(written),
+            written: written[*slot],
         }
     };
     let output = |o: &Out| match o {

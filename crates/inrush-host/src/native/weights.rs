@@ -2,7 +2,7 @@
 
 use super::tensor::DeviceTensor;
 use crate::gpu::driver::{self, Context, DevicePtr, Driver, Stream};
-use crate::program::{Layout, Lowered, Object, Out};
+use crate::program::{HostProgram, Layout, Lowered, Object, Out};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
 use inrush_program::{SEED, SizeId, evaluate_known};
@@ -48,8 +48,19 @@ pub(super) struct WeightSet {
 }
 
 /// Returns the layout of a slot's tensor, if it is one of the device.
-pub(super) fn layout(program: &crate::program::HostProgram, slot: usize) -> Option<&Layout> {
+pub(super) fn layout(program: &HostProgram, slot: usize) -> Option<&Layout> {
     program.gpu.as_ref()?.layouts.get(slot)?.as_ref()
+}
+
+/// Returns by slot if a call writes the argument or weight: kernels do in place, or new contents are copied there at its end.
+pub(super) fn written(program: &HostProgram) -> Vec<bool> {
+    let mut written = crate::gpu::plan::written(program);
+    for o in &program.outputs {
+        if let Out::Mutation { into, .. } = o {
+            written[*into] = true;
+        }
+    }
+    written
 }
 
 /// Returns the shape that a layout has at known sizes.
@@ -80,6 +91,7 @@ impl WeightPlan {
             by_slot: vec![None; program.slots],
             bytes: 0,
         };
+        let written = written(program);
         let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
         for (slot, object) in &program.constants {
             let (Some(layout), Object::Weight(name)) =
@@ -91,11 +103,11 @@ impl WeightPlan {
             let known = by_name.get(name.as_str()).copied();
             if let Some(at) = known.filter(|at| plan.entries[*at].shape == shape) {
                 plan.by_slot[*slot] = Some(at);
+                plan.entries[at].written |= written[*slot];
                 continue;
             }
             let bytes = shape.bytes()?;
-            let written = (program.outputs.iter())
-                .any(|o| matches!(o, Out::Mutation { into, .. } if into == slot));
+            let written = written[*slot];
             by_name.insert(name, plan.entries.len());
             plan.by_slot[*slot] = Some(plan.entries.len());
             plan.entries.push(Entry {
