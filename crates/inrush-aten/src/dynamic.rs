@@ -31,6 +31,18 @@ pub const OPERATORS: &[Dynamic] = &[
         params: &[],
     },
     Dynamic {
+        name: "aten._unique2.default",
+        schema: "(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)",
+        function: "unique",
+        params: &["sorted", "return_inverse", "return_counts"],
+    },
+    Dynamic {
+        name: "aten.bincount.default",
+        schema: "(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor",
+        function: "bincount",
+        params: &["minlength"],
+    },
+    Dynamic {
         name: "aten.item.default",
         schema: "(Tensor self) -> Scalar",
         function: "item",
@@ -48,6 +60,36 @@ pub const OPERATORS: &[Dynamic] = &[
         function: "nonzero",
         params: &[],
     },
+    Dynamic {
+        name: "aten.nonzero_static.default",
+        schema: "(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor",
+        function: "nonzero_static",
+        params: &["size", "fill_value"],
+    },
+    Dynamic {
+        name: "aten.repeat_interleave.Tensor",
+        schema: "(Tensor repeats, *, SymInt? output_size=None) -> Tensor",
+        function: "repeat_interleave",
+        params: &["output_size"],
+    },
+    Dynamic {
+        name: "aten.repeat_interleave.self_Tensor",
+        schema: "(Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor",
+        function: "",
+        params: &[],
+    },
+    Dynamic {
+        name: "aten.unique_consecutive.default",
+        schema: "(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)",
+        function: "unique_consecutive",
+        params: &["return_inverse", "return_counts", "dim"],
+    },
+    Dynamic {
+        name: "aten.unique_dim.default",
+        schema: "(Tensor self, int dim, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)",
+        function: "unique_dim",
+        params: &["dim", "sorted", "return_inverse", "return_counts"],
+    },
 ];
 
 static SCHEMAS: LazyLock<FxHashMap<&str, Schema>> = LazyLock::new(|| {
@@ -56,6 +98,20 @@ static SCHEMAS: LazyLock<FxHashMap<&str, Schema>> = LazyLock::new(|| {
         .filter_map(|d| Some((d.name, Schema::parse(d.schema).ok()?)))
         .collect()
 });
+
+/// Operators of control flow, which call graphs: [`inrush_graph::Arg::Body`]. Ahead of time on CPUs each is a step of its own.
+const CONTROL: &[&str] = &[
+    "higher_order.cond",
+    "higher_order.map_impl",
+    "higher_order.scan",
+    "higher_order.while_loop",
+];
+
+/// Returns true for an operator of control flow.
+#[must_use]
+pub fn is_control(op: &str) -> bool {
+    CONTROL.contains(&op)
+}
 
 /// Returns the operator of this name.
 #[must_use]

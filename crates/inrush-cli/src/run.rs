@@ -8,8 +8,7 @@ use crate::args::RunArgs;
 use crate::out::say;
 use crate::{compare, io, session};
 use inrush_base::{DType, Error, Result};
-use inrush_program::parts::StepKind;
-use inrush_program::{InputType, Step, SymbolSource};
+use inrush_program::{InputType, Program, Step, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::{Model, Tensor, Value};
 use std::collections::BTreeMap;
@@ -137,20 +136,23 @@ pub struct Counts {
 
 impl Counts {
     pub fn of(model: &Model) -> Counts {
-        let program = model.program();
-        let parts = program.parts.iter().flat_map(|p| &p.steps);
-        let segments = parts.filter_map(|s| match &s.kind {
-            StepKind::Segment(s) => Some(&s.program),
-            _ => None,
-        });
-        let steps: Vec<&Step> = (segments.chain([program])).flat_map(|p| &p.steps).collect();
-        let contractions = steps
-            .iter()
+        let mut counts = Counts {
+            kernels: 0,
+            contractions: 0,
+        };
+        counts.add(model.program());
+        counts
+    }
+
+    /// Adds the steps of a program and of those that it calls, each body of control flow once.
+    fn add(&mut self, program: &Program) {
+        let contractions = (program.steps.iter())
             .filter(|s| matches!(s, Step::Contract(_)))
             .count();
-        Counts {
-            kernels: steps.len() - contractions,
-            contractions,
+        self.kernels += program.steps.len() - contractions;
+        self.contractions += contractions;
+        for step in program.parts.iter().flat_map(|p| &p.steps) {
+            step.kind.programs().into_iter().for_each(|p| self.add(p));
         }
     }
 }

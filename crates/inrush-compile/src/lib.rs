@@ -109,6 +109,8 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     seed_by_state(&mut graph);
+    let graph = inrush_passes::expand_numbers(graph)?;
+    let graph = inrush_passes::expand_masked_writes(graph)?;
     if parts::are_needed(&graph) {
         return parts::compile(graph, caps, options, observer);
     }

@@ -63,6 +63,8 @@ pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
 
 /// Why a node is called that data decide about.
 pub const READS_DATA: &str = "its sizes or numbers depend on data";
+/// Why a node of control flow is called.
+const CONTROL: &str = "control flow";
 
 /// Returns true if a node only shows its first argument's storage.
 pub fn is_view(graph: &Graph, node: &Node) -> bool {
@@ -89,10 +91,11 @@ fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
     }
 }
 
-/// The nodes that a program outside of PyTorch calls: those of [`inrush_aten::dynamic`], and views that cannot be made as ones,
+/// The nodes that a program outside of PyTorch calls: those of [`inrush_aten::dynamic`], control flow, and views that cannot be made as ones,
 /// which nothing can call there. With the reason.
 pub fn must_call_alone(graph: &Graph) -> BTreeMap<NodeId, String> {
     let reason = |node: &Node| match inrush_aten::dynamic::find(&node.op) {
+        _ if inrush_aten::dynamic::is_control(&node.op) => Some(CONTROL.to_string()),
         Some(_) => Some(READS_DATA.to_string()),
         None => crooked(graph, node),
     };

@@ -50,6 +50,8 @@ pub struct Sequence {
     pub outputs: Vec<SequenceOutput>,
     /// Translation units of the one shared object of all segments, on a CPU.
     pub pieces: Vec<String>,
+    /// The distinct functions of the pieces instead, for a program that runs outside of PyTorch.
+    pub(crate) functions: Vec<Function>,
     /// The distinct kernels of all segments, on a GPU.
     pub kernels: Vec<GpuKernel>,
     /// For tuning at a call, where that was asked for.
@@ -263,7 +265,7 @@ pub fn compile_sequence(
 }
 
 /// Returns the weights that no call writes.
-fn held(graph: &Graph) -> partition::Held {
+pub(crate) fn held(graph: &Graph) -> partition::Held {
     let written: FxHashSet<usize> = (graph.outputs.iter())
         .filter_map(|o| match o.kind {
             OutputKind::Mutation { input } => Some(input),
@@ -465,7 +467,7 @@ fn assemble(
         Some(_) => layouts(graph, &parts, &mut a.sizes),
         None => Vec::new(),
     };
-    let pieces = if a.functions.is_empty() {
+    let pieces = if a.functions.is_empty() || request.alone {
         Vec::new()
     } else {
         spread(&a.functions, options.pieces.max(1))
@@ -478,6 +480,11 @@ fn assemble(
         ints,
         outputs,
         pieces,
+        functions: if request.alone {
+            a.functions
+        } else {
+            Vec::new()
+        },
         kernels: a.kernels,
         retiles: a.retiles,
         layouts,

@@ -54,6 +54,8 @@ pub struct Graph {
     pub foreign_inputs: bool,
     /// Python source lines (`model.py:12 in forward`), referred to by nodes.
     pub lines: Vec<String>,
+    /// Graphs that nodes of control flow call; arguments name them by position.
+    pub bodies: Vec<Graph>,
     /// Python's nesting of inputs and outputs (`torch.export`'s tree specs), kept for the surfaces that need it.
     pub in_tree: Option<String>,
     pub out_tree: Option<String>,
@@ -204,6 +206,8 @@ pub enum Arg {
     Str(String),
     DType(DType),
     MemoryFormat(MemoryFormat),
+    /// A graph that the operator calls: a position in [`Graph::bodies`].
+    Body(usize),
     /// A device, layout or other thing that has no meaning for compilation; kept as text.
     Other(String),
 }

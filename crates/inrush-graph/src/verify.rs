@@ -17,6 +17,7 @@ pub struct Problem {
 
 /// Checks every rule of the level. The error shows the graph with a caret under each offending line.
 pub fn verify(g: &Graph) -> Result<()> {
+    g.bodies.iter().try_for_each(verify)?;
     let problems = problems(g);
     let Some(first) = problems.first() else {
         return Ok(());
@@ -72,6 +73,11 @@ pub fn problems(g: &Graph) -> Vec<Problem> {
     for (k, n) in g.nodes.iter().enumerate() {
         let place = Place::Node(NodeId::from_index(k));
         n.reads().for_each(|v| c.used(place, v));
+        for a in &n.args {
+            if matches!(a, Arg::Body(b) if *b >= g.bodies.len()) {
+                c.say(place, "there is no such body");
+            }
+        }
         n.outs.iter().for_each(|v| c.define(place, *v));
         if n.line.is_some_and(|l| l.index() >= g.lines.len()) {
             c.say(place, "the source line is not in the table");

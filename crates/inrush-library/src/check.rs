@@ -68,6 +68,19 @@ impl<'a> DynamicCall<'a, '_> {
         Ok(*x)
     }
 
+    /// Returns the first input, and the second one unless it is left out. Their bytes fit their sizes.
+    pub(crate) fn one_or_two_inputs(&self) -> Result<(Input<'a>, Option<Input<'a>>)> {
+        let (x, second) = match self.inputs {
+            [Some(x)] => (*x, None),
+            [Some(x), second] => (*x, *second),
+            all => return Err(Error::input(format!("{} inputs, not 1 or 2", all.len()))),
+        };
+        for (k, t) in [x].iter().chain(&second).enumerate() {
+            check_bytes(t.dtype, t.sizes, t.bytes).map_err(|e| e.context(format!("input {k}")))?;
+        }
+        Ok((x, second))
+    }
+
     /// Refuses parameters.
     pub(crate) fn no_params(&self) -> Result<()> {
         Params::new(self.params).end()
@@ -199,21 +212,60 @@ fn check_width<T>(dtype: DType) -> Result<()> {
     )))
 }
 
-/// Parameters of a call, read from the first on.
-pub(crate) struct Params<'a> {
-    rest: &'a [Scalar],
+/// A parameter, which some functions let be left out.
+pub(crate) trait Given: Copy {
+    fn given(self) -> Option<Scalar>;
 }
 
-impl<'a> Params<'a> {
-    pub(crate) fn new(params: &'a [Scalar]) -> Self {
+impl Given for Scalar {
+    fn given(self) -> Option<Scalar> {
+        Some(self)
+    }
+}
+
+impl Given for Option<Scalar> {
+    fn given(self) -> Option<Scalar> {
+        self
+    }
+}
+
+/// Parameters of a call, read from the first on.
+pub(crate) struct Params<'a, P = Scalar> {
+    rest: &'a [P],
+}
+
+impl<'a, P: Given> Params<'a, P> {
+    pub(crate) fn new(params: &'a [P]) -> Self {
         Params { rest: params }
     }
 
     fn next(&mut self, name: &str) -> Result<Scalar> {
+        self.optional(name)?
+            .ok_or_else(|| Error::input(format!("parameter `{name}` is missing")))
+    }
+
+    /// Reads a parameter that may be left out.
+    fn optional(&mut self, name: &str) -> Result<Option<Scalar>> {
         let (first, rest) = (self.rest.split_first())
             .ok_or_else(|| Error::input(format!("parameter `{name}` is missing")))?;
         self.rest = rest;
-        Ok(*first)
+        Ok(first.given())
+    }
+
+    /// Reads an integer that may be left out.
+    pub(crate) fn optional_int(&mut self, name: &str) -> Result<Option<i64>> {
+        match self.rest.first().map(|p| p.given()) {
+            Some(None) => self.optional(name).map(|_| None),
+            _ => self.int(name).map(Some),
+        }
+    }
+
+    /// Reads a dimension that may be left out, of a tensor of rank `rank`.
+    pub(crate) fn optional_dim(&mut self, rank: usize) -> Result<Option<usize>> {
+        match self.rest.first().map(|p| p.given()) {
+            Some(None) => self.optional("dim").map(|_| None),
+            _ => self.dim(rank).map(Some),
+        }
     }
 
     /// Reads an integer.

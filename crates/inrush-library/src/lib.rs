@@ -76,7 +76,8 @@ pub trait Results {
 pub struct DynamicCall<'a, 'b> {
     /// Row-major tensors; `None` for those left out.
     pub inputs: &'b [Option<Input<'a>>],
-    pub params: &'b [Scalar],
+    /// `None` for those left out.
+    pub params: &'b [Option<Scalar>],
     /// Threads that share the work.
     pub pool: &'b Pool,
     pub results: &'b mut dyn Results,
@@ -93,7 +94,16 @@ pub struct DynamicFunction {
 }
 
 /// Every function that allocates its results, sorted by name.
-const DYNAMIC: &[DynamicFunction] = &[dynamic::ITEM, dynamic::NONZERO];
+const DYNAMIC: &[DynamicFunction] = &[
+    dynamic::counts::BINCOUNT,
+    dynamic::ITEM,
+    dynamic::NONZERO,
+    dynamic::NONZERO_STATIC,
+    dynamic::counts::REPEAT,
+    dynamic::unique::UNIQUE,
+    dynamic::unique::CONSECUTIVE,
+    dynamic::unique::DIM,
+];
 
 /// Returns the function that allocates its results and has this name.
 pub fn find_dynamic(name: &str) -> Option<&'static DynamicFunction> {

@@ -14,7 +14,8 @@ use digits::sort;
 use half::{bf16, f16};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::Pool;
-use keys::{Key, Packed};
+pub(crate) use keys::Key;
+use keys::Packed;
 
 /// Sorts a dimension.
 pub(crate) const STABLE: Function = Function {
@@ -165,6 +166,23 @@ fn sort_lines<T: Key>(
         }
         Ok(())
     })
+}
+
+/// Returns the positions of elements in ascending order. Equal elements keep their order; NaN is the greatest.
+pub(crate) fn ascending<T: Key>(x: &[T]) -> Result<Vec<usize>> {
+    if u32::try_from(x.len()).is_err() {
+        let message = format!("a tensor of {} elements is too long to sort", x.len());
+        return Err(Error::input(message));
+    }
+    let mut packed: Vec<T::Packed> = scratch(x.len())?;
+    let mut other: Vec<T::Packed> = scratch(x.len())?;
+    let keys = x
+        .iter()
+        .enumerate()
+        .map(|(i, e)| T::Packed::new(e.key(), i));
+    packed.iter_mut().zip(keys).for_each(|(p, k)| *p = k);
+    sort(&mut packed, &mut other, T::BITS);
+    Ok(packed.into_iter().map(Packed::index).collect())
 }
 
 /// Candidates that are collected for `k` results before most of them are dropped.

@@ -90,7 +90,7 @@ fn describe(name: &str) -> Result<Json> {
     let mut args = Vec::new();
     for (arg, p) in e.graph.nodes[0].args.iter().zip(&schema.params) {
         let value = match arg {
-            Arg::None | Arg::Other(_) | Arg::Complex(..) => Json::Null,
+            Arg::None | Arg::Other(_) | Arg::Complex(..) | Arg::Body(_) => Json::Null,
             Arg::Value(v) => json!({ "tensor": position(*v) }),
             Arg::Values(v) => {
                 let list: Vec<_> = v.iter().map(|v| v.and_then(position)).collect();

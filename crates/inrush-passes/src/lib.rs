@@ -20,7 +20,10 @@ mod conv_as_matmul;
 mod convolution;
 mod cse;
 mod effects;
+mod expand_masked_writes;
 mod expand_masks;
+mod expand_numbers;
+mod expand_repeats;
 mod planar;
 mod readers;
 mod relayout;
@@ -32,7 +35,10 @@ mod split_linear;
 
 pub use context::Context;
 pub use effects::may_write;
+pub use expand_masked_writes::expand_masked_writes;
 pub use expand_masks::expand_masks;
+pub use expand_numbers::expand_numbers;
+pub use expand_repeats::expand_repeats;
 pub use planar::planar;
 pub use source::{Source, sources};
 

@@ -85,7 +85,7 @@ impl Device {
 }
 
 /// The layout of a tensor in memory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Layout {
     pub dtype: Dt,
     pub sizes: Vec<SizeId>,

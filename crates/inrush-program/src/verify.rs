@@ -36,9 +36,14 @@ impl Program {
     /// # Errors
     /// An input error: the compiler's own output is right, so a broken rule means a damaged file.
     pub fn verify(&self) -> Result<()> {
+        self.verify_within(0)
+    }
+
+    /// Checks all rules of a program that `depth` others are around.
+    pub(crate) fn verify_within(&self, depth: usize) -> Result<()> {
         self.verify_own()?;
         match &self.parts {
-            Some(parts) => parts.verify(self),
+            Some(parts) => parts.verify(self, depth),
             None => Ok(()),
         }
     }

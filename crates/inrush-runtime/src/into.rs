@@ -79,6 +79,12 @@ impl Model {
         let results = self.run(inputs)?;
         for (result, to) in results.iter().zip(outputs) {
             if let (Value::Tensor(result), Value::Tensor(to)) = (result, to) {
+                if (result.dtype, &result.sizes) != (to.dtype, &to.sizes) {
+                    return Err(Error::input(format!(
+                        "the program is damaged: it gives sizes {:?}, and promises {:?}",
+                        result.sizes, to.sizes
+                    )));
+                }
                 // SAFETY: of the result's dtype and sizes (checked), and given to be written.
                 unsafe { result.copy_to(to) };
             }

@@ -104,14 +104,8 @@ impl Model {
     /// A weight that is missing or has another type than the program says.
     pub fn with_weights(&self, weights: Arc<dyn WeightSource>) -> Result<Model> {
         self.bound.pool.check_fork()?;
-        let mut bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
-        let parts = match (bound.parts.take(), &self.bound.program.parts, &self.parts) {
-            (Some(new), Some(parts), Some(old)) => Some(Arc::new(new.with_code_of(parts, old)?)),
-            _ => None,
-        };
-        let mut model = bound.with_code(self.code.clone())?;
-        model.parts = parts;
-        Ok(model)
+        let bound = Bound::on(self.bound.program.clone(), weights, self.bound.pool.clone())?;
+        bound.with_code_of(self)
     }
 
     /// Returns another handle of the model, for an executor that keeps one: memory, code and locks are the same.
@@ -305,6 +299,17 @@ impl Bound {
             _ => None,
         };
         let mut model = self.with_code(code)?;
+        model.parts = parts;
+        Ok(model)
+    }
+
+    /// Gives the program, and those that it calls, the code of another model of it.
+    pub(crate) fn with_code_of(mut self, other: &Model) -> Result<Model> {
+        let parts = match (self.parts.take(), &self.program.parts, &other.parts) {
+            (Some(new), Some(parts), Some(old)) => Some(Arc::new(new.with_code_of(parts, old)?)),
+            _ => None,
+        };
+        let mut model = self.with_code(other.code.clone())?;
         model.parts = parts;
         Ok(model)
     }

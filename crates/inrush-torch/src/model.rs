@@ -402,12 +402,16 @@ impl Model {
         out
     }
 
-    /// Returns the operators with their numbers of calls, most frequent first.
+    /// Returns the operators with their numbers of calls, most frequent first. Those of bodies count once.
     pub fn operators(&self) -> Vec<(&str, usize)> {
-        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
-        for n in &self.graph.nodes {
-            *count.entry(&n.op).or_default() += 1;
+        fn add<'g>(graph: &'g Graph, count: &mut BTreeMap<&'g str, usize>) {
+            for n in &graph.nodes {
+                *count.entry(&n.op).or_default() += 1;
+            }
+            graph.bodies.iter().for_each(|b| add(b, count));
         }
+        let mut count = BTreeMap::new();
+        add(&self.graph, &mut count);
         let mut out: Vec<_> = count.into_iter().collect();
         out.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         out

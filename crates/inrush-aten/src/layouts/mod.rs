@@ -87,7 +87,7 @@ pub fn correct(graph: &mut Graph) -> Result<()> {
             }
         }
     }
-    Ok(())
+    graph.bodies.iter_mut().try_for_each(correct)
 }
 
 /// Returns the knowledge about a result's layout, and its strides. `changed` is the least knowledge

@@ -47,6 +47,9 @@ fn complete(graph: &mut Graph) -> Result<()> {
     let mut unknown = BTreeSet::new();
     let mut first = None;
     for node in &mut nodes {
+        if dynamic::is_control(&node.op) {
+            continue;
+        }
         let known = bind::signature(&node.op).map(|op| op.schema());
         let Some(schema) = known.or_else(|| dynamic::schema(&node.op)) else {
             // Goes on, so that a user learns of all missing operators at once.

@@ -27,7 +27,9 @@ pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
     nodes.retain(|node| {
         at -= 1;
         // The types of other values may name a symbol that such a node reads from data.
-        let used = node.outs.iter().any(|v| live[v.index()]) || dynamic::find(&node.op).is_some();
+        let used = node.outs.iter().any(|v| live[v.index()])
+            || dynamic::find(&node.op).is_some()
+            || dynamic::is_control(&node.op);
         if used {
             for v in node.reads() {
                 live[v.index()] = true;

@@ -1,8 +1,12 @@
 //! From a sequence of segments and calls to the steps of a program in parts.
 
+use super::Build;
+use super::control::Control;
+use crate::partition::Held;
 use crate::{Call, Part, Sequence, SequenceOutput, Slots, What};
 use inrush_aten::dynamic::{self, Dynamic};
 use inrush_base::{Error, Result};
+use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::parts::{self, Out, Param, Step, StepKind, Write};
 use inrush_program::{Num, Size, SizeId};
@@ -10,13 +14,13 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 
 /// Steps in the making.
-struct Lower<'a> {
+pub(super) struct Lower<'a> {
     graph: &'a Graph,
-    slots: Slots,
+    pub slots: Slots,
     /// Size arithmetic; parameters of functions add constants.
     sizes: Vec<Size>,
     /// Lines of integers that calls take.
-    ints: FxHashMap<inrush_expr::Expr, SizeId>,
+    ints: FxHashMap<Expr, SizeId>,
     /// Operators that nothing runs.
     refused: Vec<Refused>,
 }
@@ -28,11 +32,16 @@ struct Refused {
     line: Option<String>,
 }
 
-/// Builds the steps of a sequence.
+/// Builds the steps of a sequence. Bodies of control flow hold the weights in `held` themselves.
 ///
 /// # Errors
 /// An unsupported error that lists all operators which are neither compiled nor functions of the library.
-pub(super) fn lower(graph: &Graph, sequence: Sequence) -> Result<parts::Sequence> {
+pub(super) fn lower(
+    graph: &Graph,
+    held: Held,
+    sequence: Sequence,
+    build: &mut Build<'_>,
+) -> Result<parts::Sequence> {
     let mut l = Lower {
         graph,
         slots: Slots::default(),
@@ -43,7 +52,12 @@ pub(super) fn lower(graph: &Graph, sequence: Sequence) -> Result<parts::Sequence
     let inputs = l.inputs();
     let mut steps: Vec<Step> = Vec::with_capacity(sequence.parts.len() + 1);
     for part in sequence.parts {
-        steps.extend(l.step(part)?);
+        let control = Control {
+            graph,
+            held: &held,
+            build,
+        };
+        steps.extend(l.step(part, control)?);
     }
     if !l.refused.is_empty() {
         return Err(refuse(&l.refused));
@@ -110,10 +124,15 @@ impl Lower<'_> {
     }
 
     /// Turns a part into a step; none where it is refused.
-    fn step(&mut self, part: Part) -> Result<Option<Step>> {
+    fn step(&mut self, part: Part, mut control: Control<'_, '_, '_>) -> Result<Option<Step>> {
         let kind = match part.what {
             What::Segment(s) => StepKind::Segment(self.slots.segment(s)),
             What::View(v) => StepKind::View(self.slots.view(v)),
+            What::Call(c) if dynamic::is_control(&c.op) => {
+                let node = &self.graph.nodes[c.node.index()];
+                let origin = self.origin(&c);
+                (control.step(self, &c, origin)).map_err(|e| self.graph.locate(node, e))?
+            }
             What::Call(c) => match dynamic::find(&c.op) {
                 Some(d) => StepKind::Dynamic(self.dynamic(&c, d)?),
                 None => {
@@ -162,29 +181,47 @@ impl Lower<'_> {
                 Some(params[at].1.clone())
             })
             .collect();
-        let line = (graph.line_of(node)).map_or(String::new(), |l| format!("\n  at {l}"));
-        let name = (node.outs.first()).map_or("", |v| graph.value(*v).name.as_str());
         Ok(parts::Dynamic {
             function: d.function.to_string(),
             params,
             inputs,
             outs: self.slots.all(&c.outs),
-            origin: format!(
-                "node `{}` ({}){line}",
-                inrush_graph::source_name(name),
-                c.op
-            ),
+            origin: self.origin(c),
         })
+    }
+
+    /// Names a call and its Python line, for errors.
+    fn origin(&self, c: &Call) -> String {
+        let node = &self.graph.nodes[c.node.index()];
+        let line = (self.graph.line_of(node)).map_or(String::new(), |l| format!("\n  at {l}"));
+        let name = (node.outs.first()).map_or("", |v| self.graph.value(*v).name.as_str());
+        format!(
+            "node `{}` ({}){line}",
+            inrush_graph::source_name(name),
+            c.op
+        )
+    }
+
+    /// Returns the line of an integer that a call takes.
+    pub fn int(&self, e: Expr) -> Result<SizeId> {
+        let missing = || {
+            Error::unsupported(format!(
+                "the number {}, which is not known here",
+                self.graph.exprs.show(e)
+            ))
+        };
+        self.ints.get(&e).copied().ok_or_else(missing)
     }
 
     fn param(&self, arg: &Arg) -> Result<Param> {
         Ok(match arg {
-            Arg::Int(e) => match (self.graph.exprs.as_int(*e), self.ints.get(e)) {
-                (Some(v), _) => Param::Num(Num::Int(v)),
-                (None, Some(id)) => Param::Size(*id),
-                (None, None) => return Err(Error::unsupported("a number that is not known here")),
+            Arg::Int(e) => match self.graph.exprs.as_int(*e) {
+                Some(v) => Param::Num(Num::Int(v)),
+                None => Param::Size(self.int(*e)?),
             },
             Arg::Bool(b) => Param::Num(Num::Bool(*b)),
+            Arg::Float(v) => Param::Num(inrush_base::Scalar::Float(*v).into()),
+            Arg::None => Param::None,
             other => {
                 return Err(Error::unsupported(format!("the argument {other:?}")));
             }

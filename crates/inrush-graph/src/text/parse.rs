@@ -14,14 +14,20 @@ pub fn parse(text: &str) -> Result<Graph> {
     let mut p = Parser {
         s: Scanner::new(text),
         g: Graph::default(),
+        depth: 0,
     };
     p.graph()?;
     Ok(p.g)
 }
 
+/// Bodies within bodies that are read.
+const MOST_NESTED: usize = 64;
+
 struct Parser<'a> {
     s: Scanner<'a>,
     g: Graph,
+    /// Bodies around the line that is read.
+    depth: usize,
 }
 
 impl Parser<'_> {
@@ -33,6 +39,12 @@ impl Parser<'_> {
         loop {
             self.s.skip_newlines()?;
             if self.s.at_end()? {
+                return match self.depth {
+                    0 => Ok(()),
+                    _ => Err(self.s.error("expected `end`")),
+                };
+            }
+            if self.depth > 0 && self.s.eat_word("end")? {
                 return Ok(());
             }
             if !self.g.exprs.parse_decl(&mut self.s)? {
@@ -52,6 +64,7 @@ impl Parser<'_> {
             "foreign_inputs" => self.g.foreign_inputs = true,
             "in_tree" => self.g.in_tree = Some(self.s.string()?),
             "out_tree" => self.g.out_tree = Some(self.s.string()?),
+            "body" => self.body()?,
             "guard" => self.guard()?,
             "call" => {
                 let op = self.s.name()?;
@@ -73,6 +86,20 @@ impl Parser<'_> {
             }
             _ => return Err(self.s.error(format!("`{word}` does not start a line"))),
         }
+        Ok(())
+    }
+
+    /// Reads a graph within the graph, up to `end`.
+    fn body(&mut self) -> Result<()> {
+        if self.depth == MOST_NESTED {
+            return Err(self.s.error("too many bodies within bodies"));
+        }
+        let around = std::mem::take(&mut self.g);
+        self.depth += 1;
+        self.graph()?;
+        self.depth -= 1;
+        let body = std::mem::replace(&mut self.g, around);
+        self.g.bodies.push(body);
         Ok(())
     }
 
@@ -253,7 +280,8 @@ impl Parser<'_> {
             return Ok(Arg::MemoryFormat(*m));
         }
         match word {
-            "none" | "true" | "false" | "tensors" | "floats" | "complex" | "bools" | "other" => {
+            "none" | "true" | "false" | "tensors" | "floats" | "complex" | "bools" | "body"
+            | "other" => {
                 self.s.next_token()?;
             }
             _ => return self.number(),
@@ -262,6 +290,7 @@ impl Parser<'_> {
             "none" => Arg::None,
             "true" => Arg::Bool(true),
             "false" => Arg::Bool(false),
+            "body" => Arg::Body(self.count()?),
             "other" => Arg::Other(self.s.string()?),
             "tensors" => {
                 self.s.expect("[")?;

@@ -27,6 +27,15 @@ pub(super) fn lines(g: &Graph) -> Vec<(Option<Place>, String)> {
             out.push((None, format!("{word} {}", quote(t))));
         }
     }
+    for body in &g.bodies {
+        out.push((None, "body".to_string()));
+        out.extend(
+            lines(body)
+                .into_iter()
+                .map(|(_, l)| (None, format!("  {l}"))),
+        );
+        out.push((None, "end".to_string()));
+    }
     for (k, i) in g.inputs.iter().enumerate() {
         let what = match &i.kind {
             InputKind::User { index } => format!("input {index}"),
@@ -161,6 +170,7 @@ impl Printer<'_> {
                 let name = FORMATS.iter().find(|f| f.0 == *m).map_or("", |f| f.1);
                 format!("format.{name}")
             }
+            Arg::Body(k) => format!("body {k}"),
             Arg::Other(s) => format!("other {}", quote(s)),
         }
     }

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 /// A key with the index of its element in the low 32 bits.
-pub(super) trait Packed: Copy + Ord + Default + Send + Sync {
+pub(crate) trait Packed: Copy + Ord + Default + Send + Sync {
     fn new(key: u64, index: usize) -> Self;
     fn index(self) -> usize;
     /// Returns eight bits of the key.
@@ -38,7 +38,7 @@ packed!(u64);
 packed!(u128);
 
 /// Elements that can be sorted.
-pub(super) trait Key: Pod + Send + Sync {
+pub(crate) trait Key: Pod + Send + Sync {
     type Packed: Packed;
     /// Bits of a key.
     const BITS: u32;

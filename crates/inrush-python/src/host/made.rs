@@ -72,6 +72,10 @@ impl<'py> Reader<'_, 'py> {
             Arg::Str(s) => s.into_pyobject(py)?.into_any().unbind(),
             Arg::DType(d) => torch()?.getattr(d.torch_name())?.unbind(),
             Arg::MemoryFormat(f) => torch()?.getattr(format_name(*f))?.unbind(),
+            Arg::Body(_) => {
+                let e = Error::internal("a graph as an argument of a call that a pass made");
+                return Err(raise(e));
+            }
             Arg::Other(text) => {
                 let what = format!("a call that a pass made has the argument `{text}`");
                 return Err(raise(Error::internal(what)));

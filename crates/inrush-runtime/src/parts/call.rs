@@ -11,7 +11,7 @@ use inrush_library::{DynamicCall, DynamicFunction, Input, Results};
 use inrush_program::host::{Read, Segment, View};
 use inrush_program::parts::{Dynamic, Out, Param, Sequence, StepKind};
 use inrush_program::{
-    InputType, Place, Program, Size, SizeId, SymbolSource, evaluate_known, solve,
+    InputType, Output, Place, Program, Size, SizeId, SymbolSource, evaluate_known, solve,
 };
 use std::sync::Arc;
 
@@ -55,6 +55,12 @@ impl Model {
                 (StepKind::Segment(s), Ready::Segment(model)) => call.segment(s, model)?,
                 (StepKind::Dynamic(d), Ready::Dynamic(f)) => call.dynamic(d, f)?,
                 (StepKind::View(v), _) => call.view(v)?,
+                (StepKind::Cond(c), Ready::Bodies(b)) => call.cond(c, two(b)?)?,
+                (StepKind::While(w), Ready::Bodies(b)) => call.while_loop(w, two(b)?)?,
+                (StepKind::Scan(s), Ready::Bodies(b)) => match &b[..] {
+                    [body] => call.scan(s, body)?,
+                    _ => return Err(Error::internal("a scan has no body")),
+                },
                 (StepKind::Write(all), _) => call.write(all)?,
                 _ => return Err(Error::internal("a step is not ready")),
             }
@@ -72,6 +78,14 @@ impl Model {
             }
         }
         Ok(outputs)
+    }
+}
+
+/// Returns the two bodies of a step.
+fn two(bodies: &[Model]) -> Result<[&Model; 2]> {
+    match bodies {
+        [a, b] => Ok([a, b]),
+        _ => Err(Error::internal("control flow has no bodies")),
     }
 }
 
@@ -185,13 +199,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn size(&self, id: SizeId) -> Result<i64> {
+    pub(super) fn size(&self, id: SizeId) -> Result<i64> {
         self.sizes[id.0 as usize].ok_or_else(|| {
             Error::input("a size that depends on data is not known, overflows or divides by zero")
         })
     }
 
-    fn all_sizes(&self, ids: &[SizeId]) -> Result<Vec<i64>> {
+    pub(super) fn all_sizes(&self, ids: &[SizeId]) -> Result<Vec<i64>> {
         ids.iter().map(|id| self.size(*id)).collect()
     }
 
@@ -200,6 +214,34 @@ impl Call<'_> {
             Some(Value::Tensor(t)) => Ok(t),
             _ => Err(Error::internal("a step reads what is no tensor")),
         }
+    }
+
+    pub(super) fn value(&self, slot: usize) -> Result<&Value> {
+        (self.slots[slot].as_ref()).ok_or_else(|| Error::internal("a step reads what is not there"))
+    }
+
+    /// Allocates a tensor with unspecified contents; its sizes and strides are not negative.
+    pub(super) fn allocate(
+        &self,
+        dtype: DType,
+        sizes: Vec<i64>,
+        strides: Vec<i64>,
+    ) -> Result<Tensor> {
+        let bytes = extent(&sizes, &strides)
+            .and_then(|n| n.checked_mul(dtype.size()))
+            .ok_or_else(|| Error::input(format!("a tensor of sizes {sizes:?} is too large")))?;
+        let storage = self.model.recycler.take(bytes)?;
+        if poison::enabled() {
+            // SAFETY: storage of this size, which nothing else has.
+            unsafe { poison::fill(storage.as_ptr(), bytes) };
+        }
+        Ok(Tensor {
+            dtype,
+            sizes,
+            strides,
+            offset: 0,
+            storage: Arc::new(storage),
+        })
     }
 
     /// Runs a compiled program.
@@ -289,10 +331,11 @@ impl Call<'_> {
         let inputs: Vec<Option<Input>> = (tensors.iter())
             .map(|t| t.as_ref().map(input).transpose())
             .collect::<Result<_>>()?;
-        let params: Vec<Scalar> = (d.params.iter())
+        let params: Vec<Option<Scalar>> = (d.params.iter())
             .map(|p| match p {
-                Param::Num(n) => Ok((*n).into()),
-                Param::Size(id) => self.size(*id).map(Scalar::Int),
+                Param::Num(n) => Ok(Some((*n).into())),
+                Param::Size(id) => self.size(*id).map(|v| Some(Scalar::Int(v))),
+                Param::None => Ok(None),
             })
             .collect::<Result<_>>()?;
         let mut made = Made {
@@ -320,16 +363,37 @@ impl Call<'_> {
     /// Hands the outputs over.
     fn outputs(&self) -> Result<Vec<Value>> {
         let mut outputs = Vec::with_capacity(self.parts.outputs.len());
-        for o in &self.parts.outputs {
+        for (o, outer) in self.parts.outputs.iter().zip(&self.program.outputs) {
             outputs.push(match o {
-                Out::Slot(s) => (self.slots[*s].clone())
-                    .ok_or_else(|| Error::internal("an output was not made"))?,
+                Out::Slot(s) => self.as_promised(self.value(*s)?, outer)?,
                 Out::Size(id) => Value::Int(self.size(*id)?),
                 Out::Scalar(v) => Value::Scalar((*v).into()),
                 Out::None => Value::None,
             });
         }
         Ok(outputs)
+    }
+}
+
+impl Call<'_> {
+    /// Returns an output with the strides that the program promises: branches of a choice may give others.
+    fn as_promised(&self, value: &Value, outer: &Output) -> Result<Value> {
+        let (Value::Tensor(t), Output::Tensor { dtype, strides, .. }) = (value, outer) else {
+            return Ok(value.clone());
+        };
+        let known = |id: &SizeId| self.outer[id.0 as usize];
+        let strides: Option<Vec<i64>> = strides.iter().map(known).collect();
+        match strides {
+            _ if t.dtype != dtype.0 => Err(Error::input(format!(
+                "an output is {}, the program promises {}",
+                t.dtype.torch_name(),
+                dtype.0.torch_name()
+            ))),
+            Some(s) if s.len() == t.sizes.len() && !t.lies_as(&s) && s.iter().all(|s| *s >= 0) => {
+                t.with_strides(&s).map(Value::Tensor)
+            }
+            _ => Ok(value.clone()),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Executes programs in parts: compiled programs, and between them functions that decide the sizes of what follows.
+//! Executes programs in parts: compiled programs, and between them functions that decide the sizes of what follows, and control flow.
 //!
-//! A model of a program in parts holds a model for each segment. They share the machine code, the source of the weights and the
-//! pool. What calls write, such as a cache, is the outer model's: segments get it as an input.
+//! A model of a program in parts holds a model for each segment and each body of control flow. They share the machine code, the
+//! source of the weights and the pool. What calls write, such as a cache, is the outer model's: segments and bodies get it as an input.
 //!
 //! ```text
 //! call   read symbols of the inputs, check them, copy inputs of other strides
@@ -10,6 +10,7 @@
 //! ```
 
 mod call;
+mod control;
 mod write;
 
 use crate::model::{Bound, Model};
@@ -22,10 +23,11 @@ use inrush_program::parts::{Sequence, StepKind};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The segments of a program in parts, with their weights bound. By step; `None` for steps that are no segments.
+/// The programs that the steps of a program in parts call, with their weights bound. By step, in the order of
+/// [`StepKind::programs`].
 #[derive(Clone)]
 pub(crate) struct BoundParts {
-    segments: Vec<Option<Bound>>,
+    programs: Vec<Vec<Bound>>,
 }
 
 /// The steps of a program in parts, ready to run. By step.
@@ -36,12 +38,24 @@ pub(crate) struct LoadedParts {
 /// A step's code, ready to run.
 enum Ready {
     Segment(Box<Model>),
+    Bodies(Vec<Model>),
     Dynamic(&'static DynamicFunction),
     Plain,
 }
 
+impl Ready {
+    /// Returns the models that the step runs.
+    fn models(&self) -> &[Model] {
+        match self {
+            Ready::Segment(m) => std::slice::from_ref(m),
+            Ready::Bodies(all) => all,
+            Ready::Dynamic(_) | Ready::Plain => &[],
+        }
+    }
+}
+
 impl BoundParts {
-    /// Binds the weights of all segments of a program; `None` for one that is not in parts.
+    /// Binds the weights of all programs that a program calls; `None` for one that is not in parts.
     pub fn of(
         program: &Program,
         weights: &Arc<dyn WeightSource>,
@@ -50,45 +64,47 @@ impl BoundParts {
         let Some(parts) = &program.parts else {
             return Ok(None);
         };
-        let segments = (parts.steps.iter())
-            .map(|s| match &s.kind {
-                StepKind::Segment(s) => {
-                    let program = Arc::new(s.program.clone());
-                    Bound::on(program, weights.clone(), pool.clone()).map(Some)
-                }
-                _ => Ok(None),
-            })
+        let bind = |p: &Program| Bound::on(Arc::new(p.clone()), weights.clone(), pool.clone());
+        let programs = (parts.steps.iter())
+            .map(|s| s.kind.programs().into_iter().map(bind).collect())
             .collect::<Result<_>>()?;
-        Ok(Some(BoundParts { segments }))
+        Ok(Some(BoundParts { programs }))
     }
 
-    /// Loads the code of all segments.
+    /// Loads the code of all programs.
     pub fn load(self, parts: &Sequence, object: &Path) -> Result<LoadedParts> {
         self.ready(parts, |_, bound| bound.load(object))
     }
 
-    /// Gives the segments the code of other models of the same program.
+    /// Gives the programs the code of other models of the same program.
     pub fn with_code_of(self, parts: &Sequence, other: &LoadedParts) -> Result<LoadedParts> {
-        self.ready(parts, |at, bound| match &other.steps[at] {
-            Ready::Segment(m) => bound.with_code(m.code.clone()),
-            _ => Err(Error::internal("a segment has no code")),
+        self.ready(parts, |(step, at), bound| {
+            let model = other.steps[step].models().get(at);
+            bound.with_code_of(model.ok_or_else(|| Error::internal("a program has no code"))?)
         })
     }
 
+    /// Makes the steps ready. `load` makes the model of a program, given its step and its position among the step's.
     fn ready(
         self,
         parts: &Sequence,
-        load: impl Fn(usize, Bound) -> Result<Model>,
+        load: impl Fn((usize, usize), Bound) -> Result<Model>,
     ) -> Result<LoadedParts> {
-        let steps = (parts.steps.iter().zip(self.segments).enumerate())
-            .map(|(at, (step, bound))| {
-                Ok(match (&step.kind, bound) {
-                    (_, Some(bound)) => Ready::Segment(Box::new(load(at, bound)?)),
-                    (StepKind::Dynamic(d), None) => Ready::Dynamic(function(&d.function)?),
-                    (_, None) => Ready::Plain,
-                })
-            })
-            .collect::<Result<_>>()?;
+        let mut steps = Vec::with_capacity(parts.steps.len());
+        for (step, (s, bound)) in parts.steps.iter().zip(self.programs).enumerate() {
+            let mut models = (bound.into_iter().enumerate())
+                .map(|(at, bound)| load((step, at), bound))
+                .collect::<Result<Vec<_>>>()?;
+            steps.push(match &s.kind {
+                StepKind::Segment(_) => match models.pop() {
+                    Some(model) => Ready::Segment(Box::new(model)),
+                    None => return Err(Error::internal("a segment has no program")),
+                },
+                StepKind::Dynamic(d) => Ready::Dynamic(function(&d.function)?),
+                StepKind::Cond(_) | StepKind::While(_) | StepKind::Scan(_) => Ready::Bodies(models),
+                StepKind::View(_) | StepKind::Write(_) => Ready::Plain,
+            });
+        }
         Ok(LoadedParts { steps })
     }
 }
@@ -96,13 +112,15 @@ impl BoundParts {
 impl LoadedParts {
     /// Returns the same steps on another pool.
     pub fn on_pool(&self, pool: &Arc<Pool>) -> LoadedParts {
-        let moved = |s: &Ready| match s {
-            Ready::Segment(m) => Ready::Segment(Box::new(m.share().on_pool(pool.clone()))),
+        let moved = |m: &Model| m.share().on_pool(pool.clone());
+        let step = |s: &Ready| match s {
+            Ready::Segment(m) => Ready::Segment(Box::new(moved(m))),
+            Ready::Bodies(all) => Ready::Bodies(all.iter().map(moved).collect()),
             Ready::Dynamic(f) => Ready::Dynamic(f),
             Ready::Plain => Ready::Plain,
         };
         LoadedParts {
-            steps: self.steps.iter().map(moved).collect(),
+            steps: self.steps.iter().map(step).collect(),
         }
     }
 }

@@ -15,6 +15,7 @@
 //! Dtypes, sizes and strides are the archive's: no operator's shape function runs here.
 
 mod args;
+mod control;
 mod guards;
 mod nodes;
 mod signature;

@@ -8,6 +8,7 @@
 //! _operator.ge, ..             condition on sizes    dropped; the name means relations
 //! aten._assert_scalar          of such a condition   a guard
 //! higher_order.wrap_..         call of a graph       inlined, names prefixed
+//! higher_order.cond, ..        control flow          a node that names bodies (control.rs)
 //! no row                                             noted in `unknown`, converted on
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! symbol. Arithmetic on that symbol is an expression like any other, and is dropped.
 
 use super::args::optional;
+use super::control::is_control;
 use super::symbols::{known_at_call, unknown};
 use super::{Bound, Importer, Scope};
 use crate::schema::{
@@ -49,7 +51,7 @@ impl<'a> Importer<'a, '_> {
 
     /// Returns the node's Python line. Two memo tables, since many traces end in one line and
     /// many nodes have one trace.
-    fn line(&mut self, n: &'a schema::Node<'a>) -> Option<LineId> {
+    pub(super) fn line(&mut self, n: &'a schema::Node<'a>) -> Option<LineId> {
         let trace = n.metadata.stack_trace?;
         if let Some(id) = self.traces.get(trace.0) {
             return *id;
@@ -70,6 +72,9 @@ impl<'a> Importer<'a, '_> {
         if let Some(higher) = op.strip_prefix("higher_order.") {
             if inlined(higher) {
                 return self.inline(scope, n);
+            }
+            if is_control(higher) {
+                return self.control(scope, n, op);
             }
             // Results are defined, so that later nodes convert and their unknown operators are
             // found too.
@@ -142,7 +147,7 @@ impl<'a> Importer<'a, '_> {
     }
 
     /// Returns the expression that the archive gives for an integer.
-    fn described_int(&mut self, scope: &Scope<'a>, name: &str) -> Result<Expr> {
+    pub(super) fn described_int(&mut self, scope: &Scope<'a>, name: &str) -> Result<Expr> {
         let s = scope.ints.get(name).copied();
         let s = s.ok_or_else(|| {
             Error::input(format!(
@@ -204,7 +209,11 @@ impl<'a> Importer<'a, '_> {
     }
 
     /// Defines the results of a node and gives their values in order; lists are flattened.
-    fn results(&mut self, scope: &mut Scope<'a>, n: &'a schema::Node<'a>) -> Result<Vec<ValueId>> {
+    pub(super) fn results(
+        &mut self,
+        scope: &mut Scope<'a>,
+        n: &'a schema::Node<'a>,
+    ) -> Result<Vec<ValueId>> {
         let mut outs = Vec::with_capacity(n.outputs.len());
         for out in &n.outputs {
             match out {

@@ -226,7 +226,11 @@ impl<'a> Importer<'a, '_> {
 
     /// Returns a value, constant or `None`. An integer that is an expression gets a node that
     /// computes it, because outputs are values.
-    fn user_output(&mut self, scope: &Scope<'a>, arg: &'a Argument<'a>) -> Result<OutputValue> {
+    pub(super) fn user_output(
+        &mut self,
+        scope: &Scope<'a>,
+        arg: &'a Argument<'a>,
+    ) -> Result<OutputValue> {
         Ok(match arg {
             Argument::Tensor(n) => match scope.find(&n.name)? {
                 Bound::Nothing => OutputValue::None,

@@ -59,6 +59,15 @@ impl<'a> Symbols<'a> {
         })
     }
 
+    /// Returns the symbols of a body: the same ranges, and expressions of its own.
+    pub fn of_body(&self) -> Symbols<'a> {
+        Symbols {
+            ranges: self.ranges.clone(),
+            parsed: FxHashMap::default(),
+            meeting: Meeting::InputSize,
+        }
+    }
+
     /// Constraints on expressions that are no lone symbol, such as `2*s0`.
     /// Sorted, as the order of a hash map must not reach the output. Symbols that the graph does
     /// not use are among them.

@@ -1,6 +1,9 @@
 //! Functions whose data decide the sizes of their results. They find the sizes, have the results allocated, and fill them.
 
-use crate::check::refuse_dtype;
+pub(crate) mod counts;
+pub(crate) mod unique;
+
+use crate::check::{Params, refuse_dtype};
 use crate::{DynamicCall, DynamicFunction};
 use half::{bf16, f16};
 use inrush_base::{DType, Error, Result, Scalar};
@@ -13,10 +16,18 @@ pub(crate) const NONZERO: DynamicFunction = DynamicFunction {
     run: nonzero,
 };
 
+/// Finds coordinates, as many as are asked for.
+pub(crate) const NONZERO_STATIC: DynamicFunction = DynamicFunction {
+    name: "nonzero_static",
+    doc: "in x; out coordinates (i64) of the elements that are not zero, [size, rank], row-major; params [size, fill_value]. The first \
+          ones, and fill_value where there are fewer.",
+    run: nonzero_static,
+};
+
 /// Reads a number.
 pub(crate) const ITEM: DynamicFunction = DynamicFunction {
     name: "item",
-    doc: "in x of one element; out that element as a number; no params. Integers and bools.",
+    doc: "in x of one element; out that element as a number; no params.",
     run: item,
 };
 
@@ -40,6 +51,17 @@ fn item(call: &mut DynamicCall<'_, '_>) -> Result<()> {
     if x.bytes.len() != x.dtype.size() {
         let message = format!("a tensor of sizes {:?} is no single number", x.sizes);
         return Err(Error::input(message));
+    }
+    let float = match x.dtype {
+        DType::F16 => x.elements_as::<f16>()?.first().map(|v| v.to_f64()),
+        DType::BF16 => x.elements_as::<bf16>()?.first().map(|v| v.to_f64()),
+        DType::F32 => x.elements::<f32>()?.first().map(|v| f64::from(*v)),
+        DType::F64 => x.elements::<f64>()?.first().copied(),
+        _ => None,
+    };
+    if let Some(value) = float {
+        call.results.number(Scalar::Float(value));
+        return Ok(());
     }
     let value = one(x.bytes).ok_or_else(|| refuse_dtype(x.dtype))?;
     call.results.number(match x.dtype {
@@ -67,35 +89,58 @@ zero!(u8, u16, u32, u64, f32, f64, f16, bf16);
 const BLOCK: usize = 1 << 14;
 
 fn nonzero(call: &mut DynamicCall<'_, '_>) -> Result<()> {
-    let x = call.one_input()?;
     call.no_params()?;
-    match x.dtype {
+    dispatch(call, None)
+}
+
+fn nonzero_static(call: &mut DynamicCall<'_, '_>) -> Result<()> {
+    let mut params = Params::new(call.params);
+    let size = params.int("size")?;
+    let fill = params.int("fill_value")?;
+    params.end()?;
+    let rows = usize::try_from(size).map_err(|_| Error::input(format!("size {size}")))?;
+    dispatch(call, Some((rows, fill)))
+}
+
+/// Finds coordinates; `given` is the number of rows that are wanted, and what fills those without an element.
+fn dispatch(call: &mut DynamicCall<'_, '_>, given: Option<(usize, i64)>) -> Result<()> {
+    match call.one_input()?.dtype {
         // Integers of either sign are zero together.
-        DType::Bool | DType::U8 | DType::I8 => coordinates::<u8>(call),
-        DType::U16 | DType::I16 => coordinates::<u16>(call),
-        DType::U32 | DType::I32 => coordinates::<u32>(call),
-        DType::U64 | DType::I64 => coordinates::<u64>(call),
-        DType::F16 => coordinates::<f16>(call),
-        DType::BF16 => coordinates::<bf16>(call),
-        DType::F32 => coordinates::<f32>(call),
-        DType::F64 => coordinates::<f64>(call),
+        DType::Bool | DType::U8 | DType::I8 => coordinates::<u8>(call, given),
+        DType::U16 | DType::I16 => coordinates::<u16>(call, given),
+        DType::U32 | DType::I32 => coordinates::<u32>(call, given),
+        DType::U64 | DType::I64 => coordinates::<u64>(call, given),
+        DType::F16 => coordinates::<f16>(call, given),
+        DType::BF16 => coordinates::<bf16>(call, given),
+        DType::F32 => coordinates::<f32>(call, given),
+        DType::F64 => coordinates::<f64>(call, given),
         other => Err(refuse_dtype(other)),
     }
 }
 
-/// Counts the elements, then writes their coordinates, one dimension after the other in memory.
-fn coordinates<T: Zero>(call: &mut DynamicCall<'_, '_>) -> Result<()> {
+/// Counts the elements, then writes their coordinates, one dimension after the other in memory, or row by row where their number is
+/// given.
+fn coordinates<T: Zero>(call: &mut DynamicCall<'_, '_>, given: Option<(usize, i64)>) -> Result<()> {
     let x = call.one_input()?;
     let elements: &[T] = x.elements_as()?;
     let found: Vec<usize> = (elements.chunks(BLOCK))
         .map(|c| c.iter().filter(|e| !e.is_zero()).count())
         .collect();
-    let total: usize = found.iter().sum();
     let rank = x.sizes.len();
-    let sizes = [signed(total)?, signed(rank)?];
-    let out = (call.results).tensor(DType::I64, &sizes, &[1, sizes[0]])?;
+    let rows = given.map_or_else(|| found.iter().sum(), |(rows, _)| rows);
+    let sizes = [signed(rows)?, signed(rank)?];
+    // Elements from one row to the next, and from one dimension to the next.
+    let (down, right) = match given {
+        None => (1, rows),
+        Some(_) => (rank, 1),
+    };
+    let strides = [signed(down)?.max(1), signed(right)?];
+    let out = (call.results).tensor(DType::I64, &sizes, &strides)?;
     let out: &mut [i64] = as_elements(out)?;
-    if total == 0 || rank == 0 {
+    if let Some((_, fill)) = given {
+        out.fill(fill);
+    }
+    if rows == 0 || rank == 0 {
         return Ok(());
     }
     let mut at = 0;
@@ -107,8 +152,11 @@ fn coordinates<T: Zero>(call: &mut DynamicCall<'_, '_>) -> Result<()> {
         }
         for e in chunk {
             if !e.is_zero() {
+                if at == rows {
+                    return Ok(());
+                }
                 for (d, c) in coordinate.iter().enumerate() {
-                    out[d * total + at] = *c;
+                    out[d * right + at * down] = *c;
                 }
                 at += 1;
             }
@@ -173,12 +221,16 @@ mod tests {
     }
 
     fn run(x: Input<'_>) -> Result<Made> {
+        call("nonzero", x, &[])
+    }
+
+    fn call(name: &str, x: Input<'_>, params: &[Option<Scalar>]) -> Result<Made> {
         let mut made = Made::default();
         let pool = Pool::new(Some(1)).expect("a pool");
-        let function = find_dynamic("nonzero").expect("in the table");
+        let function = find_dynamic(name).expect("in the table");
         (function.run)(&mut DynamicCall {
             inputs: &[Some(x)],
-            params: &[],
+            params,
             pool: &pool,
             results: &mut made,
         })?;
@@ -235,6 +287,43 @@ mod tests {
         })
         .expect("a result");
         assert_eq!(none.0[0].1, [0, 2]);
+    }
+
+    fn list(x: &[i64]) -> Input<'_> {
+        // A list of up to four elements has its sizes here.
+        static SIZES: [[i64; 1]; 6] = [[0], [1], [2], [3], [4], [5]];
+        Input {
+            dtype: DType::I64,
+            sizes: &SIZES[x.len()],
+            bytes: bytemuck::cast_slice(x),
+        }
+    }
+
+    #[test]
+    fn different_elements_are_found_with_their_places() {
+        let flags = [Some(Scalar::Bool(true)); 3];
+        let made = call("unique", list(&[7, 3, 7, 5]), &flags).expect("results");
+        let words: Vec<&[u64]> = made.0.iter().map(|t| t.3.as_slice()).collect();
+        assert_eq!(words, [&[3, 5, 7][..], &[2, 0, 2, 1], &[1, 1, 2]]);
+        let flags = [Some(Scalar::Bool(true)), Some(Scalar::Bool(true)), None];
+        let made = call("unique_consecutive", list(&[7, 7, 3, 7, 7]), &flags).expect("results");
+        let words: Vec<&[u64]> = made.0.iter().map(|t| t.3.as_slice()).collect();
+        assert_eq!(words, [&[7, 3, 7][..], &[0, 0, 1, 2, 2], &[2, 1, 2]]);
+        let made = call("unique", list(&[]), &[Some(Scalar::Bool(false)); 3]).expect("results");
+        assert!(made.0.iter().all(|t| t.1 == [0]));
+    }
+
+    #[test]
+    fn counts_and_repeats_refuse_what_is_negative() {
+        let made = call("bincount", list(&[1, 3, 1]), &[Some(Scalar::Int(0))]).expect("a result");
+        assert_eq!(made.0[0].3, [0, 2, 0, 1]);
+        assert!(call("bincount", list(&[-1]), &[Some(Scalar::Int(0))]).is_err());
+        assert!(call("bincount", list(&[i64::MAX]), &[Some(Scalar::Int(0))]).is_err());
+        let made = call("repeat_interleave", list(&[2, 0, 1]), &[None]).expect("a result");
+        assert_eq!(made.0[0].3, [0, 0, 2]);
+        assert!(call("repeat_interleave", list(&[2, -1]), &[None]).is_err());
+        assert!(call("repeat_interleave", list(&[i64::MAX, 2]), &[None]).is_err());
+        assert!(call("repeat_interleave", list(&[2]), &[Some(Scalar::Int(3))]).is_err());
     }
 
     #[test]

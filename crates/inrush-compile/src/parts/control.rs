@@ -1,0 +1,237 @@
+//! Steps of control flow: bodies are compiled as programs of their own.
+//!
+//! ```text
+//! z = cond(p, then, otherwise, [y, w])      then(y) and otherwise(y) are programs that hold the weight `w`
+//! ```
+//!
+//! A weight that no call writes is a weight of the bodies that take it, packed and folded at load; others are arguments.
+
+use super::Build;
+use super::lower::Lower;
+use crate::Call;
+use crate::partition::Held;
+use inrush_aten::dynamic::is_control;
+use inrush_base::{Error, Result};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, Graph, Input, InputKind, Type, ValueId};
+use inrush_program::parts::{Body, Cond, Operand, Scan, StepKind, While};
+use inrush_program::{Dt, Output, host};
+
+/// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack.
+pub(super) fn integers(graph: &Graph) -> Vec<Expr> {
+    let mut all = Vec::new();
+    for node in &graph.nodes {
+        let control = is_control(&node.op);
+        if inrush_aten::dynamic::find(&node.op).is_none() && !control {
+            continue;
+        }
+        for a in &node.args {
+            match a {
+                Arg::Int(e) => all.push(*e),
+                Arg::Ints(es) => all.extend(es),
+                Arg::Body(k) => {
+                    let body = &graph.bodies[*k];
+                    all.extend(body.inputs.iter().filter_map(|i| passed(graph, body, i)));
+                }
+                _ => {}
+            }
+        }
+        let values = node.outs.iter().copied().chain(node.reads());
+        for v in values.filter(|_| control) {
+            match &graph.value(v).ty {
+                Type::Tensor(t) => all.extend(t.sizes.iter().chain(&t.strides)),
+                Type::Int(e) => all.push(*e),
+                _ => {}
+            }
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Returns the symbol of the graph around a body whose name an integer input of the body has.
+fn passed(graph: &Graph, body: &Graph, input: &Input) -> Option<Expr> {
+    let Type::Int(e) = body.value(input.value).ty else {
+        return None;
+    };
+    let name = body.exprs.sym_info(body.exprs.as_sym(e)?).name;
+    Some(graph.exprs.sym_expr(graph.exprs.sym_by_name(&name)?))
+}
+
+/// A value that a body is given.
+#[derive(Copy, Clone)]
+enum Given {
+    Value(ValueId),
+    Int(Expr),
+    /// By the loop.
+    Loop(Operand),
+}
+
+/// Returns the entries of a list of operands.
+fn given(arg: &Arg) -> Result<Vec<Given>> {
+    match arg {
+        Arg::Values(all) => (all.iter())
+            .map(|v| {
+                v.map(Given::Value)
+                    .ok_or_else(|| Error::unsupported("a tensor that is left out"))
+            })
+            .collect(),
+        Arg::Ints(all) => Ok(all.iter().map(|e| Given::Int(*e)).collect()),
+        _ => Err(Error::unsupported("operands that are no list")),
+    }
+}
+
+/// The compilation of a graph's control flow.
+pub(super) struct Control<'a, 'b, 'c> {
+    pub graph: &'a Graph,
+    /// Weights that bodies hold themselves.
+    pub held: &'a Held,
+    pub build: &'b mut Build<'c>,
+}
+
+impl Control<'_, '_, '_> {
+    /// Returns the step of a node.
+    pub fn step(&mut self, l: &mut Lower<'_>, c: &Call, origin: String) -> Result<StepKind> {
+        let node = &self.graph.nodes[c.node.index()];
+        match (node.op.as_str(), &node.args[..]) {
+            ("higher_order.cond", [predicate, Arg::Body(then), Arg::Body(otherwise), operands]) => {
+                let operands = given(operands)?;
+                let branch = match predicate {
+                    Arg::Value(v) => *v,
+                    _ => return Err(Error::unsupported("a choice that is known")),
+                };
+                Ok(StepKind::Cond(Cond {
+                    predicate: l.slots.of(branch),
+                    then: self.body(l, *then, &operands)?,
+                    otherwise: self.body(l, *otherwise, &operands)?,
+                    outs: l.slots.all(&c.outs),
+                    origin,
+                }))
+            }
+            (
+                "higher_order.while_loop",
+                [Arg::Body(condition), Arg::Body(body), carried, operands],
+            ) => {
+                let carried = given(carried)?;
+                let mut all = handed(Operand::Carried, carried.len());
+                all.extend(given(operands)?);
+                Ok(StepKind::While(While {
+                    condition: self.body(l, *condition, &all)?,
+                    body: self.body(l, *body, &all)?,
+                    carried: self.operands(l, &carried)?,
+                    outs: l.slots.all(&c.outs),
+                    origin,
+                }))
+            }
+            ("higher_order.scan", [Arg::Body(body), carried, sliced, operands]) => {
+                let lists = (given(carried)?, given(sliced)?, given(operands)?);
+                self.scan(l, *body, lists, c, origin)
+            }
+            ("higher_order.map_impl", [Arg::Body(body), sliced, operands]) => {
+                let lists = (Vec::new(), given(sliced)?, given(operands)?);
+                self.scan(l, *body, lists, c, origin)
+            }
+            _ => Err(Error::unsupported("arguments of this form")),
+        }
+    }
+
+    fn scan(
+        &mut self,
+        l: &mut Lower<'_>,
+        body: usize,
+        (carried, sliced, operands): (Vec<Given>, Vec<Given>, Vec<Given>),
+        c: &Call,
+        origin: String,
+    ) -> Result<StepKind> {
+        let mut all = handed(Operand::Carried, carried.len());
+        all.extend(handed(Operand::Slice, sliced.len()));
+        all.extend(operands);
+        let tensors = (sliced.iter())
+            .map(|g| match g {
+                Given::Value(v) => Ok(l.slots.of(*v)),
+                _ => Err(Error::unsupported("a scan over numbers")),
+            })
+            .collect::<Result<_>>()?;
+        let stacked = (c.outs.iter().skip(carried.len()))
+            .map(|v| {
+                let t = self.graph.tensor(*v)?;
+                Ok(host::Layout {
+                    dtype: Dt(t.dtype),
+                    sizes: (t.sizes.iter().map(|e| l.int(*e))).collect::<Result<_>>()?,
+                    strides: (t.strides.iter().map(|e| l.int(*e))).collect::<Result<_>>()?,
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(StepKind::Scan(Scan {
+            body: self.body(l, body, &all)?,
+            carried: self.operands(l, &carried)?,
+            sliced: tensors,
+            outs: l.slots.all(&c.outs),
+            stacked,
+            origin,
+        }))
+    }
+
+    fn operands(&self, l: &mut Lower<'_>, given: &[Given]) -> Result<Vec<Operand>> {
+        given.iter().map(|g| self.operand(l, *g)).collect()
+    }
+
+    fn operand(&self, l: &mut Lower<'_>, given: Given) -> Result<Operand> {
+        Ok(match given {
+            Given::Value(v) => match self.graph.value(v).ty {
+                Type::Int(e) => Operand::Size(l.int(e)?),
+                _ => Operand::Slot(l.slots.of(v)),
+            },
+            Given::Int(e) => Operand::Size(l.int(e)?),
+            Given::Loop(o) => o,
+        })
+    }
+
+    /// Compiles a body for its operands. Integers that it takes after them are symbols of the graph around.
+    fn body(&mut self, l: &mut Lower<'_>, body: usize, given: &[Given]) -> Result<Body> {
+        let mut graph = self.graph.bodies[body].clone();
+        if inrush_aten::random::needed(&graph) {
+            return Err(Error::unsupported("random numbers within control flow"));
+        }
+        let mut inputs = Vec::new();
+        for at in 0..graph.inputs.len() {
+            let InputKind::User { index } = graph.inputs[at].kind else {
+                return Err(Error::internal("a body has weights"));
+            };
+            let operand = match given.get(index) {
+                Some(Given::Value(v)) if self.held.contains_key(v) => {
+                    let weight = &self.held[v];
+                    graph.inputs[at].kind = weight.kind.clone();
+                    graph.inputs[at].begin = weight.begin;
+                    continue;
+                }
+                Some(g) => self.operand(l, *g)?,
+                None => {
+                    let e = passed(self.graph, &graph, &graph.inputs[at]);
+                    let missing = || Error::input("a body takes more than it is given");
+                    Operand::Size(l.int(e.ok_or_else(missing)?)?)
+                }
+            };
+            graph.inputs[at].kind = InputKind::User {
+                index: inputs.len(),
+            };
+            inputs.push(operand);
+        }
+        // Weights come first, as importers have them.
+        (graph.inputs).sort_by_key(|i| matches!(i.kind, InputKind::User { .. }));
+        let program = self.build.body(graph)?;
+        let writes = program.outputs.contains(&Output::Mutation);
+        if writes {
+            return Err(Error::unsupported(
+                "control flow that writes its inputs or buffers in place",
+            ));
+        }
+        Ok(Body { program, inputs })
+    }
+}
+
+/// Returns the values that a loop hands to its body.
+fn handed(operand: impl Fn(usize) -> Operand, count: usize) -> Vec<Given> {
+    (0..count).map(|k| Given::Loop(operand(k))).collect()
+}
