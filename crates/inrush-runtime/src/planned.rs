@@ -134,7 +134,8 @@ impl CallShape {
         })
     }
 
-    fn output(p: &Program, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {
+    /// Evaluates the layout and place of an output.
+    pub(crate) fn output(p: &Program, k: usize, sizes: &[i64]) -> Result<PlannedOutput> {
         let value = |id: &SizeId| sizes[id.0 as usize];
         Ok(match &p.outputs[k] {
             Output::Int { value: v } => PlannedOutput::Int(value(v)),

@@ -4,8 +4,9 @@
 //! model, with its packed weights and load-time results, while calls run on the active one. A swap replaces the active
 //! model. A call takes the active model once, at its start, so that its answer comes from one set of weights.
 
+use crate::hosted::{HostedOutput, Memory};
 use crate::model::Model;
-use crate::tensor::{Value, copy_row_major, extent};
+use crate::tensor::{Tensor, Value, copy_row_major, extent};
 use crate::weights::{MemoryWeights, Pairs, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
 use inrush_program::{Place, Program};
@@ -57,6 +58,32 @@ pub enum Names {
     All,
 }
 
+/// A set of weights.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Set {
+    /// The set that calls use.
+    Active,
+    /// The set that the next swap makes active.
+    Inactive,
+}
+
+/// A new weight of an update.
+pub enum NewWeight<'a> {
+    /// Its elements are copied.
+    Copied(WeightView<'a>),
+    /// The set reads the tensor's memory, whose owner may write it while no call runs; see [`Session::recompute`].
+    Shared(Tensor),
+}
+
+impl NewWeight<'_> {
+    fn view(&self) -> WeightView<'_> {
+        match self {
+            NewWeight::Copied(view) => *view,
+            NewWeight::Shared(t) => t.view(),
+        }
+    }
+}
+
 impl Session {
     /// Starts to serve a model.
     pub fn new(model: Model) -> Session {
@@ -90,6 +117,22 @@ impl Session {
         self.with_active(|model| unsafe { model.run_into(inputs, outputs) })
     }
 
+    /// Runs the active model into memory that a host allocates during the call.
+    ///
+    /// # Errors
+    /// See [`Model::run_hosted`].
+    ///
+    /// # Safety
+    /// As for [`Model::run_hosted`].
+    pub unsafe fn run_hosted(
+        &self,
+        inputs: &[Value],
+        memory: &mut Memory<'_>,
+    ) -> Result<Vec<HostedOutput>> {
+        // SAFETY: the caller's promise.
+        self.with_active(|model| unsafe { model.run_hosted(inputs, memory) })
+    }
+
     /// Passes the active model to a call. A swap waits for calls that write the model's buffers, or it would lose their writes.
     fn with_active<T>(&self, call: impl FnOnce(&Model) -> T) -> T {
         let active = self.lock_active();
@@ -121,28 +164,89 @@ impl Session {
     /// An input error that names the weight, for a name that the model does not have, another dtype or other sizes, and with
     /// [`Names::All`] for a name that is missing. The sets are unchanged then.
     pub fn update_weights(&self, new: &[(&str, WeightView)], names: Names) -> Result<()> {
+        let new: Vec<(&str, NewWeight)> = (new.iter())
+            .map(|(name, view)| (*name, NewWeight::Copied(*view)))
+            .collect();
+        self.update(Set::Inactive, &new, names)
+    }
+
+    /// Replaces weights of a set. Those of the active one change at once: calls that have begun finish on the old weights, and an
+    /// inactive set stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Session::update_weights`].
+    pub fn update(&self, set: Set, new: &[(&str, NewWeight)], names: Names) -> Result<()> {
         let model = self.model();
         let specs = weight_specs(model.program());
-        check(&specs, new, names)?;
+        let views: Vec<(&str, WeightView)> = new.iter().map(|(n, w)| (*n, w.view())).collect();
+        check(&specs, &views, names)?;
         let mut sets = self.lock_sets();
-        let next = sets.next.as_ref();
+        let next = sets.next.as_ref().filter(|_| set == Set::Inactive);
         let mut weights = next.map_or(&sets.active, |n| &n.weights).clone();
         let mut given = next.map(|n| n.given.clone()).unwrap_or_default();
-        for (name, view) in new {
-            weights.insert(name, view.dtype, view.sizes.to_vec(), row_major(view)?);
+        for (name, weight) in new {
+            match weight {
+                NewWeight::Shared(t) => weights.insert_shared(name, t.clone()),
+                NewWeight::Copied(view) => {
+                    weights.insert(name, view.dtype, view.sizes.to_vec(), row_major(view)?);
+                }
+            }
             given.insert((*name).to_string());
         }
+        let next = Next {
+            model: self.model_of(&model, &weights)?,
+            weights,
+            given,
+        };
+        match set {
+            Set::Inactive => sets.next = Some(next),
+            Set::Active => self.activate(&mut sets, next),
+        }
+        Ok(())
+    }
+
+    /// Packs the weights of a set again and computes again what depends on weights only, for weights in memory that its owner has
+    /// written since.
+    ///
+    /// # Errors
+    /// An input error where there is no inactive set.
+    pub fn recompute(&self, set: Set) -> Result<()> {
+        let model = self.model();
+        let mut sets = self.lock_sets();
+        if set == Set::Active {
+            let weights = sets.active.clone();
+            let next = Next {
+                model: self.model_of(&model, &weights)?,
+                weights,
+                given: BTreeSet::new(),
+            };
+            self.activate(&mut sets, next);
+            return Ok(());
+        }
+        let next = (sets.next.as_mut())
+            .ok_or_else(|| Error::input("there is no inactive set of weights: update it first"))?;
+        next.model = self.model_of(&model, &next.weights)?;
+        Ok(())
+    }
+
+    /// Makes a model on weights that replace some of the original ones.
+    fn model_of(&self, model: &Model, weights: &MemoryWeights) -> Result<Model> {
         let source = Overlay {
             new: weights.clone(),
             base: self.original.clone(),
         };
-        let model = model.with_weights(Arc::new(source))?;
-        sets.next = Some(Next {
-            weights,
-            given,
-            model,
-        });
-        Ok(())
+        model.with_weights(Arc::new(source))
+    }
+
+    /// Makes a set the active one. Buffers that calls write keep their contents unless the set was given others.
+    fn activate(&self, sets: &mut Sets, next: Next) {
+        let mut active = self.active.write().unwrap_or_else(|e| e.into_inner());
+        active.copy_state(&next.model, &|name| next.given.contains(name));
+        let old = std::mem::replace(&mut *active, Arc::new(next.model));
+        drop(active);
+        sets.active = next.weights;
+        // The old model is freed here, or by the last call that runs on it.
+        drop(old);
     }
 
     /// Makes the inactive set the active one. Calls that have begun finish on the old set; later ones run on the new one.
@@ -155,13 +259,7 @@ impl Session {
         let next = sets.next.take().ok_or_else(|| {
             Error::input("there are no new weights to swap in: update them first")
         })?;
-        let mut active = self.active.write().unwrap_or_else(|e| e.into_inner());
-        active.copy_state(&next.model, &|name| next.given.contains(name));
-        let old = std::mem::replace(&mut *active, Arc::new(next.model));
-        drop(active);
-        sets.active = next.weights;
-        // The old model is freed here, or by the last call that runs on it.
-        drop(old);
+        self.activate(&mut sets, next);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Where weights come from: a trait that an archive reader or a package implements.
 
+use crate::tensor::Tensor;
 use inrush_base::DType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,22 +53,28 @@ pub trait WeightSource: Send + Sync {
     fn weight(&self, name: &str) -> Option<WeightView<'_>>;
 }
 
-/// Weights in memory, row-major. A clone shares the bytes.
+/// Weights in memory. A clone shares the bytes.
 #[derive(Clone, Default)]
 pub struct MemoryWeights {
     items: BTreeMap<String, Arc<Item>>,
 }
 
-struct Item {
-    dtype: DType,
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
-    bytes: Vec<u8>,
+enum Item {
+    /// Row-major bytes of its own.
+    Own {
+        dtype: DType,
+        sizes: Vec<i64>,
+        strides: Vec<i64>,
+        bytes: Vec<u8>,
+    },
+    /// Memory that its owner may write.
+    Shared(Tensor),
 }
 
 impl MemoryWeights {
+    /// Adds a weight with row-major bytes.
     pub fn insert(&mut self, name: &str, dtype: DType, sizes: Vec<i64>, bytes: Vec<u8>) {
-        let item = Item {
+        let item = Item::Own {
             strides: crate::tensor::contiguous_strides(&sizes),
             dtype,
             sizes,
@@ -75,15 +82,29 @@ impl MemoryWeights {
         };
         self.items.insert(name.to_string(), Arc::new(item));
     }
+
+    /// Adds a weight that stays in the memory of a tensor.
+    pub fn insert_shared(&mut self, name: &str, tensor: Tensor) {
+        let item = Arc::new(Item::Shared(tensor));
+        self.items.insert(name.to_string(), item);
+    }
 }
 
 impl WeightSource for MemoryWeights {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
-        self.items.get(name).map(|item| WeightView {
-            dtype: item.dtype,
-            sizes: &item.sizes,
-            strides: &item.strides,
-            bytes: &item.bytes,
+        self.items.get(name).map(|item| match &**item {
+            Item::Shared(t) => t.view(),
+            Item::Own {
+                dtype,
+                sizes,
+                strides,
+                bytes,
+            } => WeightView {
+                dtype: *dtype,
+                sizes,
+                strides,
+                bytes,
+            },
         })
     }
 }
