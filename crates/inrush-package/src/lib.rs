@@ -14,6 +14,7 @@
 //!
 //! Does not know: any IR of the compiler, drivers.
 
+pub mod aoti;
 mod output;
 mod read;
 mod target;
@@ -26,12 +27,15 @@ use serde::{Deserialize, Serialize};
 pub use output::{cannot_write, write_whole};
 pub use read::Package;
 pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
-pub use write::{KernelParts, TargetParts, WeightData, write};
+pub use write::{KernelParts, TargetParts, WeightData, write, write_with};
 
 /// Format number; readers refuse others. Since 4, a package holds a list of targets, and programs for CPUs may be in parts.
 pub const FORMAT: u32 = 4;
 
 const MANIFEST: &str = "inrush.json";
+/// The entry that says how the exported module nests its inputs and outputs, as PyTorch's tree specifications: `inputs` and
+/// `outputs`. Programs do not need it.
+pub const TREES: &str = "python.json";
 /// Weights start at cache lines, so that they can be used where they are mapped.
 const ALIGN: u16 = 64;
 

@@ -54,6 +54,19 @@ pub fn write<'a>(
     targets: &[TargetParts<'_>],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
 ) -> Result<()> {
+    write_with(path, targets, weight, &[])
+}
+
+/// Writes a package with further entries, which programs do not need and [`crate::Package::entry`] reads.
+///
+/// # Errors
+/// Those of [`write`].
+pub fn write_with<'a>(
+    path: &Path,
+    targets: &[TargetParts<'_>],
+    weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
+    further: &[(&str, &[u8])],
+) -> Result<()> {
     let fail = |e: &dyn std::fmt::Display| cannot_write(path, e);
     let (weights, blobs) = weights(targets, weight)?;
     let mut code: Entries<'_> = Vec::new();
@@ -76,7 +89,12 @@ pub fn write<'a>(
     let names = (0..blobs.len()).map(|i| format!("weights/{i}"));
     let mut entries = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
         .chain(code)
-        .chain(names.zip(blobs.iter().copied()));
+        .chain(names.zip(blobs.iter().copied()))
+        .chain(
+            further
+                .iter()
+                .map(|(name, bytes)| (name.to_string(), *bytes)),
+        );
     write_whole(path, |file| {
         let mut zip = zip::ZipWriter::new(file);
         let written = entries.try_for_each(|(name, bytes)| {

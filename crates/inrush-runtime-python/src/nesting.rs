@@ -5,13 +5,11 @@
 use crate::array::type_name;
 use crate::errors::InputError;
 use inrush_base::{Error, Result};
-use inrush_runtime::Package;
+use inrush_runtime::{Package, TREES as ENTRY};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use serde_json::Value as Json;
 
-/// The entry of a package with the nesting of both.
-const ENTRY: &str = "python.json";
 /// The version of PyTorch's text.
 const PROTOCOL: i64 = 1;
 

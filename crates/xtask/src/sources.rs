@@ -17,6 +17,7 @@ const PLAIN: &[&str] = &[
     "inrush-capi",
     "inrush-cli",
     "inrush-compile",
+    "inrush-container",
     "inrush-cpu",
     "inrush-cuda",
     "inrush-devices",
