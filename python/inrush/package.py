@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 # The entry of a package that holds PyTorch's tree specs.
 TREES = "python.json"
+# Kinds of packages: of inrush, and those that PyTorch loads by itself.
+FORMATS = ("inrush", "aoti")
+# Targets that are CPUs, without their level.
+CPUS = ("cpu", "native", "scalar", "avx2", "avx512", "neon")
 
 
 def aot_compile(
@@ -31,12 +35,15 @@ def aot_compile(
     target: str = "native",
     targets: Sequence[str] | None = None,
     libraries: bool = True,
+    format: str = "inrush",
 ) -> str:
     """Compiles an exported program into a package at ``path``.
 
     ``target`` is the processor to compile for: ``native``, ``scalar``, ``avx2``, ``avx512`` or ``neon``. ``targets`` are several
     instead, GPUs among them: ``["cpu", "cpu:avx2", "h100", "a100", "mi300x"]``. Kernels for GPUs are built by Triton, which takes no
-    GPU; their matrix products are calls of cuBLAS unless ``libraries`` is false. Gives the path.
+    GPU; their matrix products are calls of cuBLAS unless ``libraries`` is false.
+
+    With ``format="aoti"`` PyTorch loads the package by itself, on a CPU: ``torch._inductor.aoti_load_package(path)``. Gives the path.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -47,16 +54,32 @@ def aot_compile(
     wanted = [target] if targets is None else list(targets)
     if not wanted:
         raise InputError("a package needs a target")
+    if format not in FORMATS:
+        raise InputError(f"there is no format {format!r} of packages: {' and '.join(FORMATS)} are")
+    if format == "aoti":
+        # What is missing shows before anything is compiled.
+        _native.pack_aoti(None, path, _library_folders())
+        if all(name.partition(":")[0] not in CPUS for name in wanted):
+            raise InputError(f"a package of format `aoti` runs on CPUs, this one is for {', '.join(wanted)}: add the target `cpu`")
+    spec = program.call_spec
+    trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:
         archive = os.path.join(folder, "program.pt2")
         torch.export.save(program, archive)
-        _native.compile_package(archive, path, wanted, libraries)
-    spec = program.call_spec
-    trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
-    with zipfile.ZipFile(path, "a", compression=zipfile.ZIP_STORED) as package:
-        package.writestr(TREES, json.dumps(trees))
+        made = path if format == "inrush" else os.path.join(folder, "package.inrush")
+        _native.compile_package(archive, made, wanted, libraries)
+        with zipfile.ZipFile(made, "a", compression=zipfile.ZIP_STORED) as package:
+            package.writestr(TREES, json.dumps(trees))
+        if format == "aoti":
+            _native.pack_aoti(made, path, _library_folders())
     log.package.info("wrote %s for %s", path, ", ".join(wanted))
     return path
+
+
+def _library_folders() -> list[str]:
+    """Folders with the library that packages of format ``aoti`` hold: the wheel's, or that of a build that the native module links to."""
+    native = _native.__file__
+    return list(dict.fromkeys(os.path.dirname(p) for p in (native, os.path.realpath(native))))
 
 
 def load(path: str | os.PathLike[str], *, threads: int | None = None, seed: int = 0) -> CompiledPackage:

@@ -60,6 +60,7 @@ fn package(folder: &Path) -> PathBuf {
         output: output.clone(),
         target: vec!["cpu".into()],
         threads: Some(2),
+        format: inrush_cli::args::Format::Inrush,
         no_libraries: false,
         json: true,
     })

@@ -114,6 +114,10 @@ pub struct CompileArgs {
         value_delimiter = ','
     )]
     pub target: Vec<String>,
+    /// Format of the package: inrush (for `inrush run`, `inrush.load` and the runtimes for Rust, C and Python), or aoti, an archive
+    /// that PyTorch loads by itself on a CPU (`torch._inductor.aoti_load_package`)
+    #[arg(long, value_enum, default_value_t = Format::Inrush)]
+    pub format: Format,
     /// For GPUs, compile matrix products too instead of calling cuBLAS
     #[arg(long)]
     pub no_libraries: bool,
@@ -123,6 +127,13 @@ pub struct CompileArgs {
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// A kind of package.
+#[derive(clap::ValueEnum, Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Format {
+    Inrush,
+    Aoti,
 }
 
 #[derive(Args, Debug)]

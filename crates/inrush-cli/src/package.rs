@@ -8,7 +8,7 @@
 //! A package is compiled ahead of time for a list of targets. Loading it needs no C compiler, no
 //! Python and no Triton; compiling for a GPU needs no GPU.
 
-use crate::args::{CompileArgs, TargetArgs};
+use crate::args::{CompileArgs, Format, TargetArgs};
 use crate::out::say;
 use crate::progress::Progress;
 use crate::session::{self, Times};
@@ -17,10 +17,11 @@ use inrush_base::{Caps, Error, Result};
 use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
-use inrush_package::{Cpu, Package, TargetParts, WeightData};
+use inrush_package::{Cpu, Package, TREES, TargetParts, WeightData, aoti};
 use inrush_program::Program;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::triton::{Binary, Pool};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -64,6 +65,9 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         return Err(Error::input("already a compiled package").in_file(shown));
     }
     // What is missing shows before anything is compiled.
+    let library = (a.format == Format::Aoti)
+        .then(|| container(&targets))
+        .transpose()?;
     let pool = if targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
         Some(Python::find()?.pool(true)?)
     } else {
@@ -104,14 +108,24 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     let weights = &archive.weights;
     weights.check().map_err(|e| e.in_file(shown.clone()))?;
     let parts = compiled.iter().map(parts).collect::<Result<Vec<_>>>()?;
-    inrush_package::write(&a.output, &parts, &|name| {
+    let weight = |name: &str| {
         weights.view(name).map(|w| WeightData {
             dtype: w.dtype,
             sizes: w.sizes,
             strides: w.strides,
             bytes: w.bytes,
         })
-    })?;
+    };
+    match &library {
+        None => inrush_package::write(&a.output, &parts, &weight)?,
+        Some(library) => {
+            let trees = trees(&graph).map_err(|e| e.in_file(shown.clone()))?;
+            aoti::pack(&a.output, library, |package| {
+                let further = [(TREES, trees.as_bytes())];
+                inrush_package::write_with(package, &parts, &weight, &further)
+            })?;
+        }
+    }
     progress.done();
     let bytes = std::fs::metadata(&a.output).map_or(0, |m| m.len());
     let ms = times.compile().as_secs_f64() * 1e3;
@@ -135,6 +149,35 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the library that a package of format `aoti` holds.
+///
+/// # Errors
+/// An input error where no target is a CPU, a machine error where there is no library.
+fn container(targets: &[Target]) -> Result<PathBuf> {
+    if !targets.iter().any(|t| matches!(t, Target::Cpu(_))) {
+        let names: Vec<String> = targets.iter().map(Target::name).collect();
+        return Err(aoti::no_cpu(&names.join(", ")));
+    }
+    let own = std::env::current_exe().and_then(|p| p.canonicalize());
+    let own = own.map_err(|e| Error::machine(format!("no path of this program: {e}")))?;
+    let folder = own.parent().unwrap_or(&own).to_path_buf();
+    // Test programs are in a folder of that of the programs.
+    let above = folder.parent().unwrap_or(&folder).to_path_buf();
+    aoti::find_library(&[folder, above])
+}
+
+/// Returns how the exported module nests its inputs and outputs.
+fn trees(graph: &Graph) -> Result<String> {
+    match (&graph.in_tree, &graph.out_tree) {
+        (Some(inputs), Some(outputs)) => {
+            Ok(serde_json::json!({"inputs": inputs, "outputs": outputs}).to_string())
+        }
+        _ => Err(Error::input(
+            "the archive does not say how its inputs and outputs are nested",
+        )),
+    }
 }
 
 /// Reads the targets that the command asks for.

@@ -191,8 +191,8 @@ impl Container {
         let mut outputs: Vec<Option<Owned>> = Vec::with_capacity(placed.len());
         for o in &placed {
             outputs.push(match o {
-                // SAFETY: the tensor lives, and the model's output is inside its storage.
                 HostedOutput::Input { input, view } => {
+                    // SAFETY: the tensor lives, and the model's output is inside its storage.
                     Some(unsafe { self.torch.view(handles[*input], view, 0) }?)
                 }
                 HostedOutput::Output { output, view } => {

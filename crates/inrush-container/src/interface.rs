@@ -244,7 +244,7 @@ exported! {
     /// Loads the package, for the CPU if `is_cpu` is true.
     fn AOTInductorModelContainerCreate(
         out: *mut *mut Container, num_models: usize, is_cpu: bool, _cubin_dir: *const c_char,
-    ) { create(out, num_models, if is_cpu { c"cpu" } else { c"cuda" }.as_ptr()) }
+    ) { create(out, num_models, if is_cpu { c"cpu" } else { c"gpu" }.as_ptr()) }
 
     /// Loads the package with constants of the caller, who keeps them.
     fn AOTInductorModelContainerCreateWithExternalConstants(

@@ -125,6 +125,7 @@ mod tests {
 
     /// A map of the names, with values 0x1000, 0x2000, ..
     struct Made {
+        #[expect(clippy::vec_box)] // Nodes point to each other.
         nodes: Vec<Box<Node>>,
         buckets: Vec<*const Node>,
         _names: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! libtorch's stable C functions (`shim.h`), looked up in the running process, and tensors behind their handles.
+//! libtorch's stable C functions (`shim.h`), looked up in the running process, and tensors of the runtime in the memory of its tensors.
 
 use inrush_base::{DType, Error, Result};
 use inrush_runtime::tensor::{contiguous_strides, copy_strided, extent};
@@ -229,10 +229,8 @@ impl Torch {
     pub(crate) unsafe fn keep(&self, h: Handle) -> Result<Owned> {
         let mut kept = std::ptr::null_mut();
         // SAFETY: the caller's promise.
-        checked(
-            unsafe { (self.new_handle)(h, &raw mut kept) },
-            "keep a tensor",
-        )?;
+        let rc = unsafe { (self.new_handle)(h, &raw mut kept) };
+        checked(rc, "keep a tensor")?;
         Ok(Owned(kept))
     }
 

@@ -52,7 +52,7 @@ mod _native {
     use super::callable::{Compiled, compile_fx, restore};
 
     #[pymodule_export]
-    use super::package::{compile_package, load_package};
+    use super::package::{compile_package, load_package, pack_aoti};
 
     /// Returns the level of this machine's processor that kernels are compiled for.
     #[pyfunction]

@@ -17,7 +17,7 @@ use inrush_host::gpu::build;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
 use inrush_host::{dtype_code, dtype_of};
-use inrush_package::{Cpu, TargetParts, WeightData};
+use inrush_package::{Cpu, TargetParts, WeightData, aoti};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -69,6 +69,22 @@ fn check_distinct(wanted: &[Wanted]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes an archive for PyTorch's AOTInductor loader around a package. The container library is in one of `folders`; without a
+/// package only that is looked for.
+#[pyfunction]
+pub fn pack_aoti(
+    py: Python<'_>,
+    package: Option<PathBuf>,
+    output: PathBuf,
+    folders: Vec<PathBuf>,
+) -> PyResult<()> {
+    py.detach(|| {
+        let library = aoti::find_library(&folders)?;
+        package.map_or(Ok(()), |p| aoti::write(&output, &p, &library))
+    })
+    .map_err(raise)
 }
 
 /// A compiled target.

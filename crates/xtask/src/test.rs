@@ -151,7 +151,8 @@ fn torch_compile(python: &str) -> Result<(), String> {
     survey_some()
 }
 
-/// Builds the wheels and installs them into the environment: `inrush`, and `inrush-runtime`, whose crates are among those of the first.
+/// Builds the wheels and installs them into the environment: `inrush`, with the library for packages of format `aoti`, and
+/// `inrush-runtime`, whose crates are among those of the first.
 fn install(python: &str) -> Result<(), String> {
     step("wheels");
     let wheels = root().join("target").join("wheels");
@@ -159,6 +160,16 @@ fn install(python: &str) -> Result<(), String> {
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).map_err(|e| format!("{}: {e}", wheels.display()))?;
     }
+    let container = ["build", "--release", "--package", "inrush-container"];
+    cargo(&container, &[])?;
+    let name = format!(
+        "{}inrush_container{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    );
+    let built = root().join("target").join("release").join(&name);
+    let shipped = root().join("python").join("inrush").join(&name);
+    std::fs::copy(&built, shipped).map_err(|e| format!("{}: {e}", built.display()))?;
     let projects = [root(), root().join("python").join("inrush-runtime")];
     for project in &projects {
         // The same folder and profile as above, so that most crates are not built again.
