@@ -3,8 +3,9 @@
     python gpu_package_check.py --make FOLDER --inrush BINARY   # packages, inputs, eager's outputs, libraries, scripts
     python FOLDER/gpu_package_check.py --run FOLDER             # on a machine with a GPU and its driver
 
-`--make` takes `libinrush.so` and `libinrush_runtime_native.so` from the folder of the binary (`cargo build --release -p inrush-cli
--p inrush-capi -p inrush-runtime-python`), and gcc. `--run` needs what is in the folder, NumPy, and PyTorch for the steps with its
+`--make` takes `libinrush.so` and `libinrush_runtime_native.so` from the folder of the binary, and gcc. Build them by themselves
+(`cargo build --release -p inrush-cli --bin inrush`, then `cargo build --release -p inrush-capi -p inrush-runtime-python --lib`): in
+one command with the binary they hold the compiler too. `--run` needs what is in the folder, NumPy, and PyTorch for the steps with its
 tensors: after the command it runs `gpu_embed_check` (C) and the steps of `gpu_embed_check.py`. It runs the command with an empty PATH and an `INRUSH_PYTHON`
 that does not exist, so that neither Python nor Triton nor a compiler can take part. Each model is packaged for an H100 with
 products by cuBLAS and with all of it compiled, and for an A100, whose PTX the driver of a later GPU finishes. cuBLAS is looked

@@ -6,7 +6,7 @@ mod driver;
 mod programs;
 
 use driver::{Machine, binary, floats, log, tensor, with_driver};
-use inrush_base::{DType, ErrorKind};
+use inrush_base::{DType, ErrorKind, Scalar};
 use inrush_host::gpu::cublas;
 use inrush_host::gpu::driver::Driver;
 use inrush_host::native::{
@@ -118,6 +118,9 @@ fn tensors_of_the_device_go_in_and_out_without_copies() {
     let name = "tensors_of_the_device_go_in_and_out_without_copies";
     with_driver(name, late(), |folder| {
         let model = quadruple(folder, Options::default());
+        let outputs = &model.signature().outputs;
+        assert!(matches!(outputs[0], OutputSpec::Tensor { .. }));
+        assert_eq!(outputs[1], OutputSpec::Scalar(Scalar::Bool(true)));
         let x = on_device(&[1.0, 2.0, -3.0]);
         log(folder);
         for _ in 0..4 {

@@ -2,7 +2,7 @@
 
 use super::weights::{layout, written};
 use crate::program::{Lowered, Object, Out, Read, StepKind};
-use inrush_program::{Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
+use inrush_program::{Output, Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
 use inrush_runtime::{Dim, InputKind, InputSpec, OutputSpec, Signature};
 
 /// Reads the signature of a program.
@@ -60,7 +60,7 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
                 dtype: l.dtype.0,
                 sizes: l.sizes.iter().map(dim).collect(),
             },
-            None => OutputSpec::None,
+            None => number(lowered, *s),
         },
         Out::Size(_) => OutputSpec::Int,
         Out::Constant(k) => match &lowered.objects[*k] {
@@ -86,4 +86,20 @@ fn symbol(lowered: &Lowered, k: usize) -> Option<&Symbol> {
         let at = s.symbols.iter().position(|x| *x as usize == k)?;
         s.program.symbols.get(at)
     })
+}
+
+/// Returns what a segment says of an output that is no tensor.
+fn number(lowered: &Lowered, slot: usize) -> OutputSpec {
+    let found = lowered.program.steps.iter().find_map(|step| {
+        let StepKind::Segment(s) = &step.kind else {
+            return None;
+        };
+        let at = s.outputs.iter().position(|x| *x == slot)?;
+        s.program.outputs.get(at)
+    });
+    match found {
+        Some(Output::Scalar { value }) => OutputSpec::Scalar((*value).into()),
+        Some(Output::Int { .. }) => OutputSpec::Int,
+        _ => OutputSpec::None,
+    }
 }
