@@ -82,6 +82,8 @@ ways! {
     BlockBack "block: a second loop goes back",
     BlockScan "block: scans",
     BlockProduct "block: products",
+    BlockAttention "block: attention",
+    BlockCausal "block: causal attention",
     BlockLookUp "block: indices that are read",
     BlockAtomic "block: combining stores",
     BlockMasks "block: masks at the end of an axis",

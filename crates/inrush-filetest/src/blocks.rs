@@ -159,6 +159,12 @@ fn tally(b: &Block) {
         .iter()
         .filter(|d| d.role == DimRole::Grid && d.block > 1)
         .count();
+    if let Some(a) = &b.attention {
+        reached(match a.causal {
+            Some(_) => Way::BlockCausal,
+            None => Way::BlockAttention,
+        });
+    }
     reached(match (&b.product, role, tiles.count()) {
         (Some(_), ..) => Way::BlockProduct,
         (None, None, 2..) => Way::BlockTransposed,

@@ -6,8 +6,8 @@
 use crate::markdown::Document;
 use crate::random::Random;
 use crate::run;
-use crate::stages::Program;
-use inrush_base::{Error, Result};
+use crate::stages::{Program, Setup};
+use inrush_base::{Caps, Error, Result};
 use inrush_interp::{Tensor, Value};
 use inrush_loops::Loops;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ pub struct Case {
     pub symbols: BTreeMap<String, i64>,
 }
 
-/// Every program of a file that has a `run` block; `None` in the place of one that is there to be refused.
-pub fn cases(path: &Path) -> Result<Vec<Case>> {
+/// Every program of a file that has a `run` block, but for those that are there to be refused, lowered for a device.
+pub fn cases(path: &Path, caps: &Caps) -> Result<Vec<Case>> {
     let read = std::fs::read_to_string(path);
     let text = read.map_err(|e| Error::machine(format!("{}: {e}", path.display())))?;
     let doc = Document::parse(&text).map_err(Error::input)?;
@@ -46,7 +46,7 @@ pub fn cases(path: &Path) -> Result<Vec<Case>> {
         let inputs = run::inputs(&program, &settings, &mut random, false)?;
         out.push(Case {
             name: format!("{stem}_{}", block.line),
-            loops: program.loops()?,
+            loops: program.loops_within(&Setup::of(caps.clone()))?,
             inputs: inputs.user,
             weights: inputs.weights,
             symbols: settings.symbols,

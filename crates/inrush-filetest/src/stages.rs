@@ -387,7 +387,7 @@ impl Program {
         self.loops_within(&Setup::of(Caps::cpu(Isa::Avx2, 2)))
     }
 
-    fn loops_within(&self, setup: &Setup) -> Result<Loops> {
+    pub(crate) fn loops_within(&self, setup: &Setup) -> Result<Loops> {
         match self {
             Program::Loops(l) => {
                 inrush_loops::verify::verify(l)?;

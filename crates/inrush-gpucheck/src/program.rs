@@ -76,6 +76,11 @@ impl Writer {
         })
     }
 
+    /// Returns the device that kernels are written for.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
     /// Schedules `loops` for the GPU and writes its kernels; with inputs also what running them must give.
     pub fn program(&mut self, name: &str, loops: &Loops, given: Option<&Given>) -> Result<()> {
         let plan =

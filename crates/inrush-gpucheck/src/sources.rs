@@ -1,10 +1,10 @@
 //! Where programs come from: the file tests, PyTorch's operator cases, archives.
 //!
-//! Graphs are lowered as for a GPU here; file tests bring their loops along. Inputs come with the
+//! Graphs are lowered for the device. Inputs come with the
 //! tests and cases, and are missing for archives and benchmarks.
 
 use crate::program::{Given, Writer};
-use inrush_base::{Error, Result, Scalar};
+use inrush_base::{Caps, Error, Result, Scalar};
 use inrush_interp::{Tensor, Value};
 use inrush_loops::Loops;
 use safetensors::SafeTensors;
@@ -17,7 +17,7 @@ use std::path::Path;
 pub fn file_tests(folder: &Path, filter: &str, out: &mut Writer) -> Result<()> {
     let files = inrush_filetest::files(folder).map_err(|e| Error::machine(e.to_string()))?;
     for file in files {
-        for case in inrush_filetest::cases(&file)? {
+        for case in inrush_filetest::cases(&file, out.caps())? {
             if !case.name.contains(filter) {
                 continue;
             }
@@ -44,7 +44,7 @@ pub fn benchmarks(file: &Path, filter: &str, out: &mut Writer) -> Result<()> {
         let graph = inrush_graph::text::parse(&block.text)?;
         let name = graph.name.clone();
         if name.contains(filter) {
-            let loops = lowered(graph).map_err(|e| e.context(&name))?;
+            let loops = lowered(graph, out.caps()).map_err(|e| e.context(&name))?;
             out.program(&name, &loops, None)?;
         }
     }
@@ -55,15 +55,14 @@ pub fn benchmarks(file: &Path, filter: &str, out: &mut Writer) -> Result<()> {
 pub fn archive(path: &Path, out: &mut Writer) -> Result<()> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let model = inrush_torch::open(path)?;
-    let loops = lowered(model.graph)?;
+    let loops = lowered(model.graph, out.caps())?;
     out.program(&name, &loops, None)
 }
 
 /// Lowers a graph for a GPU by the compiler's own stages. Rewrites for library calls do not run:
 /// every operator is to become a kernel.
-fn lowered(graph: inrush_graph::Graph) -> Result<Loops> {
-    // The CPU's capabilities serve for these two stages, which do not depend on the device.
-    let setup = inrush_filetest::Setup::of(inrush_base::Caps::cpu(inrush_base::Isa::Scalar, 1));
+fn lowered(graph: inrush_graph::Graph, caps: &Caps) -> Result<Loops> {
+    let setup = inrush_filetest::Setup::of(caps.clone());
     let graph = setup.run(|p| {
         let graph = p.normalize(graph)?;
         p.rewrite(graph)
@@ -102,7 +101,7 @@ fn operator_case(folder: &Path, name: &str, case: &Json, out: &mut Writer) -> Re
             );
         }
     }
-    let loops = lowered(model.graph)?;
+    let loops = lowered(model.graph, out.caps())?;
     let run = &case["runs"][0];
     let bytes = std::fs::read(folder.join(run["inputs"].as_str().unwrap_or_default()))
         .map_err(|e| Error::machine(e.to_string()))?;

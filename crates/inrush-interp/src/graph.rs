@@ -13,6 +13,7 @@
 //! Operators with side effects, random numbers and data-dependent sizes are not known; `knows`
 //! tells drawn graphs what they may use.
 
+mod attention;
 mod call;
 mod index;
 mod linear;
@@ -31,13 +32,14 @@ use std::collections::BTreeMap;
 /// Evaluates one operator.
 type Eval = fn(&Call) -> Result<Vec<Tensor>>;
 
-/// Returns the definition of `aten.NAME` (overload `default` left out).
+/// Returns the definition of `aten.NAME` or of `inrush.NAME` (overload `default` left out).
 fn lookup(name: &str) -> Option<Eval> {
     [
         shape::TABLE,
         reduce::TABLE,
         index::TABLE,
         linear::TABLE,
+        attention::TABLE,
         norm::TABLE,
     ]
     .iter()
@@ -52,10 +54,13 @@ pub fn knows(op: &str) -> bool {
     short(op).is_some_and(|n| pointwise::knows(n) || lookup(n).is_some())
 }
 
-/// Returns the name as tables have it; `None` for operators of other namespaces.
+/// Returns the name as tables have it: without `aten.`; `None` for operators of other namespaces.
 fn short(op: &str) -> Option<&str> {
-    let name = op.strip_prefix("aten.")?;
-    Some(name.strip_suffix(".default").unwrap_or(name))
+    let name = op.strip_suffix(".default").unwrap_or(op);
+    if name.starts_with("inrush.") {
+        return Some(name);
+    }
+    name.strip_prefix("aten.")
 }
 
 /// Runs `g`. `inputs` are the user's by position; `weights` holds parameters, buffers and constants

@@ -13,7 +13,7 @@ impl Softmax {
     pub(crate) fn of(scores: impl Iterator<Item = f64> + Clone) -> Softmax {
         let greatest = |m: f64, s: f64| if s.is_nan() || s > m { s } else { m };
         let max = scores.clone().fold(f64::NEG_INFINITY, greatest);
-        let weights: Vec<f64> = scores.map(|s| (s - shift(max)).exp()).collect();
+        let weights: Vec<f64> = scores.map(|s| libm::exp(s - shift(max))).collect();
         Softmax {
             total: weights.iter().sum(),
             weights,
@@ -23,16 +23,12 @@ impl Softmax {
 
     /// Divides a sum of weighted values by the sum of the weights. A row without keys gives zero.
     pub(crate) fn mean(&self, sum: f64) -> f64 {
-        if self.total == 0.0 {
-            0.0
-        } else {
-            sum / self.total
-        }
+        sum / if self.total == 0.0 { 1.0 } else { self.total }
     }
 
     /// Returns the logarithm of the sum of the scores' exponentials, base 2.
     pub(crate) fn logsumexp(&self) -> f64 {
-        (self.total.ln() + shift(self.max)) * std::f64::consts::LOG2_E
+        (libm::log(self.total) + shift(self.max)) * std::f64::consts::LOG2_E
     }
 
     /// Returns the greatest score times log2(e).

@@ -24,6 +24,7 @@ mod expand_masked_writes;
 mod expand_masks;
 mod expand_numbers;
 mod expand_repeats;
+mod online_attention;
 mod planar;
 mod readers;
 mod relayout;
@@ -69,6 +70,8 @@ pub const CALLS: &[Pass] = &[
 
 /// Passes over the functional graph of a segment, in order.
 pub const SEGMENT: &[Pass] = &[
+    // First: causal masks of all blocks are one.
+    online_attention::PASS,
     cse::PASS,
     // Merged calls leave dead ones.
     Pass {

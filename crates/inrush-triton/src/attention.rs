@@ -56,9 +56,10 @@ impl Emitter<'_> {
         self.line("top = tl.full([XBLOCK], float(\"-inf\"), tl.float32)");
         self.line("total = tl.zeros([XBLOCK], tl.float32)");
         self.line("acc = tl.zeros([XBLOCK, NBLOCK], tl.float32)");
-        match &a.blocks {
-            None => self.all_keys(a, body)?,
-            Some(b) => {
+        match (&a.blocks, a.causal) {
+            (None, None) => self.all_keys(a, body)?,
+            (None, Some(after)) => self.keys_up_to_rows(a, body, after)?,
+            (Some(b), _) => {
                 self.line("row = xpid * XBLOCK");
                 for (k, l) in b.lists().enumerate().collect::<Vec<_>>().into_iter().rev() {
                     self.listed_keys(a, body, l, b.keys, k == 1)?;
@@ -106,6 +107,32 @@ impl Emitter<'_> {
         self.key_step(a, body, partial)
     }
 
+    /// Walks the keys up to the last row's position plus `after`: first the steps in which every row keeps every key.
+    fn keys_up_to_rows(&mut self, a: &Attention, body: &[BlockItem], after: i64) -> Result<()> {
+        let d = self.block.dims[Attention::KEYS];
+        let extent = self.offset(d.extent)?;
+        let rows = "xpid * XBLOCK";
+        self.line(format!(
+            "whole = tl.maximum(tl.minimum({rows} + {}, {extent}), 0) // RBLOCK * RBLOCK",
+            after + 1
+        ));
+        self.line("for roffset in tl.range(0, whole, RBLOCK):");
+        let full = Step {
+            whole: true,
+            full: true,
+        };
+        self.indented(|e| e.key_step(a, body, full))?;
+        self.line(format!(
+            "end = tl.minimum({rows} + XBLOCK + {after}, {extent})"
+        ));
+        self.line("for roffset in tl.range(whole, end, RBLOCK):");
+        let masked = Step {
+            whole: d.exact,
+            full: false,
+        };
+        self.indented(|e| e.key_step(a, body, masked))
+    }
+
     /// Walks the blocks of keys of a list. The next block is loaded a step ahead.
     fn listed_keys(
         &mut self,
@@ -142,8 +169,11 @@ impl Emitter<'_> {
                     "roffset = tl.multiple_of(block * {keys} + step % {n} * RBLOCK, RBLOCK)"
                 ),
             });
-            e.line(format!("position = tl.minimum({ahead}, count - 1)"));
-            e.line(format!("block = tl.load({index} + ({next}))"));
+            // A list of one block has nothing ahead, and Triton's pipeline takes no value that stays.
+            if next != first {
+                e.line(format!("position = tl.minimum({ahead}, count - 1)"));
+                e.line(format!("block = tl.load({index} + ({next}))"));
+            }
             let step = Step {
                 whole: r.exact,
                 full,

@@ -271,17 +271,19 @@ fn product(m: &mut Make) -> Option<ValueId> {
     }
 }
 
-/// Draws attention with a mask, a causal mask or none; PyTorch refuses both at once.
+/// Draws attention with a bias, a mask of keys, a causal mask or none; PyTorch refuses two at once. Heads may share keys.
 fn attention(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.float();
     let (batch, heads) = (m.r.of(&[1, 2]), m.r.of(&[1, 2, 3]));
+    let shared = if m.r.odds(1, 4) { 2 } else { 1 };
     let (queries, keys, width) = (m.up_to(33), m.up_to(33).max(1), m.up_to(33).max(1));
-    let q = m.source(dtype, &[batch, heads, queries, width]);
+    let q = m.source(dtype, &[batch, heads * shared, queries, width]);
     let dtype = m.dtype(q);
     let k = m.input(dtype, &[batch, heads, keys, width]);
     let v = m.input(dtype, &[batch, heads, keys, width]);
     let mask = match m.r.below(3) {
+        0 if m.r.odds(1, 2) => Arg::Value(m.input(DType::Bool, &[batch, 1, 1, keys])),
         0 => Arg::Value(m.input(dtype, &[queries, keys])),
         _ => Arg::None,
     };
@@ -293,6 +295,8 @@ fn attention(m: &mut Make) -> Option<ValueId> {
         mask,
         Arg::Float(0.0),
         Arg::Bool(causal),
+        Arg::None,
+        Arg::Bool(shared > 1),
     ];
     m.one("aten.scaled_dot_product_attention.default", args)
 }

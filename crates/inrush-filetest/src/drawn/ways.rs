@@ -41,6 +41,8 @@ const BLOCKS: &[Way] = &[
     Way::BlockBack,
     Way::BlockScan,
     Way::BlockProduct,
+    Way::BlockAttention,
+    Way::BlockCausal,
     Way::BlockLookUp,
     Way::BlockAtomic,
     Way::BlockMasks,
@@ -104,6 +106,7 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         Way::BlockScan => "scan",
         Way::BlockAtomic | Way::BlockLookUp => "scatter",
         Way::BlockProduct => "product",
+        Way::BlockAttention | Way::BlockCausal => "attention",
         _ => return None,
     })
 }

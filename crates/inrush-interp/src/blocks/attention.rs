@@ -50,9 +50,21 @@ impl Program<'_, '_> {
         let step = self.block.dims[Attention::KEYS].block;
         let Some(b) = &a.blocks else {
             let keys = self.extents[Attention::KEYS];
-            return Ok((0..keys)
-                .step_by(step as usize)
-                .map(|s| (s, false))
+            let (whole, end) = match a.causal {
+                None => (0, keys),
+                Some(after) => {
+                    let first = self.start[Attention::ROWS] + after;
+                    let last = first + self.block.dims[Attention::ROWS].block;
+                    let whole = (first + 1).clamp(0, keys);
+                    (whole - whole % step, last.clamp(0, keys))
+                }
+            };
+            let steps = |from: i64, to: i64, kept| {
+                let starts = (from..to).step_by(step as usize);
+                starts.map(move |s| (s, kept))
+            };
+            return Ok(steps(0, whole, true)
+                .chain(steps(whole, end, false))
                 .collect());
         };
         let mut out = Vec::new();

@@ -11,6 +11,8 @@
 //! store out / sum, log(sum) + max, max
 //! ```
 //!
+//! A causal mask ends the loop at the last row of the tile; it is known by its form, a comparison of two positions.
+//!
 //! The scores are a body over rows and keys, so any pointwise function of the product and of positions is part of the tile.
 
 use super::axes::{linearize, set_shared};
@@ -23,8 +25,8 @@ use crate::finish::origins;
 use crate::flatten::Flat;
 use crate::{BufRole, Def, KBufId, KernelBuf, ValId};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_expr::{Expr, Sym};
-use inrush_loops::{Access, Axis, BlockMask, Body, BufId, Stmt, Tables};
+use inrush_expr::{Expr, Exprs, Sym};
+use inrush_loops::{Access, Axis, BlockMask, Body, BufId, ScalarOp, Stmt, Tables};
 
 /// Operands of an attention, and the blocks of keys that its loop walks.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,6 +48,9 @@ pub struct Attention {
     /// Over y and x: the greatest score times log2(e).
     pub max: Operand,
     pub blocks: Option<Blocks>,
+    /// Keys up to a row's own position plus this are kept, later ones are not. The loop ends at the last row's, and steps
+    /// before the first row's need no mask.
+    pub causal: Option<i64>,
 }
 
 impl Attention {
@@ -219,6 +224,10 @@ fn with_shape(
         block: sizes::side(n),
         exact: sizes::side(n) == n,
     };
+    let causal = match a.blocks {
+        Some(_) => None,
+        None => causal(ex, &block),
+    };
     block.attention = Some(Attention {
         d: side(a.d, shape.features),
         n: side(a.n, shape.columns),
@@ -229,6 +238,7 @@ fn with_shape(
         logsumexp,
         max,
         blocks,
+        causal,
     });
     block.stages = tile.stages;
     set_arguments(ex, &mut block);
@@ -350,6 +360,50 @@ fn attend(block: &mut Block) -> Result<()> {
         !gone.contains(&(at - 1))
     });
     Ok(())
+}
+
+/// Returns by how much keys may be after rows, if the mask is a comparison of their positions and nothing else.
+fn causal(ex: &Exprs, block: &Block) -> Option<i64> {
+    let BlockItem::Loop(walk) = block.items.last()? else {
+        return None;
+    };
+    let &BlockItem::Attend { keep: Some(k), .. } = walk.body.last()? else {
+        return None;
+    };
+    let Def::Op { op, args } = &block.values[k.index()].def else {
+        return None;
+    };
+    let [a, b] = args.as_slice() else {
+        return None;
+    };
+    let (a, b) = (position(ex, block, *a)?, position(ex, block, *b)?);
+    // What is at least zero where a key is kept.
+    let room = match op {
+        ScalarOp::Le => ex.sub(b, a),
+        ScalarOp::Lt => ex.sub(ex.sub(b, a), ex.int(1)),
+        ScalarOp::Ge => ex.sub(a, b),
+        ScalarOp::Gt => ex.sub(ex.sub(a, b), ex.int(1)),
+        _ => return None,
+    };
+    let [x, r] = [Attention::ROWS, Attention::KEYS].map(|d| ex.sym_expr(block.dims[d].sym));
+    let after = ex.as_int(ex.add(ex.sub(room, x), r))?;
+    // Beyond this, the sums of the walk could overflow.
+    (after.abs() <= 1 << 20).then_some(after)
+}
+
+/// Returns an integer as an expression of positions, if it is one.
+fn position(ex: &Exprs, block: &Block, v: ValId) -> Option<Expr> {
+    let value = &block.values[v.index()];
+    match value.def {
+        Def::Index(e) => Some(e),
+        Def::Const(Scalar::Int(n)) => Some(ex.int(n)),
+        // Positions are not that large.
+        Def::Cast { arg, to } if matches!(to, DType::I64 | DType::I32) => block.values[arg.index()]
+            .dtype
+            .is_int()
+            .then(|| position(ex, block, arg))?,
+        _ => None,
+    }
 }
 
 /// Returns the argument for a buffer that the program accesses apart from its items.

@@ -288,6 +288,9 @@ impl Verifier<'_> {
                 return broken(format!("{} is written", o.buf));
             }
         }
+        if a.causal.is_some() && a.blocks.is_some() {
+            return broken("a causal mask and lists of blocks");
+        }
         let Some(blocks) = &a.blocks else {
             return Ok(());
         };

@@ -228,6 +228,12 @@ impl BlockParser<'_> {
                 full,
             });
         }
+        self.p.s.skip_newlines()?;
+        let mut causal = None;
+        if self.p.s.eat_word("causal")? {
+            causal = Some(self.p.s.int()?);
+            self.p.s.end_of_line()?;
+        }
         self.line("results")?;
         let out = self.operand()?;
         self.p.s.expect(",")?;
@@ -245,6 +251,7 @@ impl BlockParser<'_> {
             logsumexp,
             max,
             blocks,
+            causal,
         }))
     }
 

@@ -205,6 +205,9 @@ impl Printer<'_> {
                 self.line(1, place, format!("{word} {axis}: {count}, {index}"));
             }
         }
+        if let Some(after) = a.causal {
+            self.line(1, place, format!("causal {after}"));
+        }
         let results = a.results().map(|o| self.operand(o));
         self.line(1, place, format!("results {}", results.join(", ")));
     }
