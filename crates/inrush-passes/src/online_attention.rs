@@ -6,7 +6,7 @@
 //!
 //! # When
 //! On GPUs, over segments: a host whose library computes attention calls it between segments. Operands are of three or four
-//! dimensions and of `f16`, `bf16` or `f32`, heads have at most 256 elements, and there is no dropout. A single query
+//! dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256 elements, and there is no dropout. A single query
 //! over many keys stays as it is: one program for each head would read them all.
 //!
 //! # Numerics
@@ -38,6 +38,9 @@ const HEAD: i64 = 256;
 /// Rows that fill a tile. Fewer are one program for each head, which may read this many keys.
 const ROWS: i64 = 16;
 const KEYS: i64 = 512;
+
+/// Scores from which on products in `f32` gain. Fewer stay in the caches, and such products have no tensor cores.
+const SCORES: i64 = 1 << 24;
 
 fn run(graph: &mut Graph, _: &Context) {
     let nodes = std::mem::take(&mut graph.nodes);
@@ -121,6 +124,10 @@ fn fits(graph: &Graph, types: [&TensorType; 3], grouped: bool) -> bool {
         let (q, k) = (q.sizes[rank - 3], k.sizes[rank - 3]);
         rank == 4 && grouped && !ex.is_int(k, 0) && ex.divide_exact(q, k).is_some()
     };
+    let scores = || {
+        let sizes = lead(q).into_iter().chain([rows, keys]);
+        sizes.fold(1i64, |n, e| n.saturating_mul(ex.hint(e).max(1)))
+    };
     lead(k) == lead(v)
         && k.sizes[0] == q.sizes[0]
         && (lead(k) == lead(q) || heads())
@@ -130,6 +137,7 @@ fn fits(graph: &Graph, types: [&TensorType; 3], grouped: bool) -> bool {
         && known(columns, HEAD)
         && q.sizes.iter().chain(&k.sizes).all(|e| !ex.is_int(*e, 0))
         && (ex.hint(rows) >= ROWS || ex.hint(keys) <= KEYS)
+        && (q.dtype != DType::F32 || scores() >= SCORES)
 }
 
 /// Puts product, scores, mask and attention in the place of a call.
@@ -360,14 +368,14 @@ mod tests {
     #[test]
     fn batches_without_heads_have_one() {
         let types = [
-            "f32[2, 30, 8]",
-            "f32[2, 20, 8]",
-            "f32[2, 1, 20]",
-            "f32[2, 30, 8]",
+            "f16[2, 30, 8]",
+            "f16[2, 20, 8]",
+            "f16[2, 1, 20]",
+            "f16[2, 30, 8]",
         ];
         let text = replaced(types, "%2, 0.0, false");
-        assert!(text.contains("f32[2, 1, 1, 20]"), "{text}");
-        assert!(text.contains("f32[2, 30, 8] = aten.squeeze.dim"), "{text}");
+        assert!(text.contains("f16[2, 1, 1, 20]"), "{text}");
+        assert!(text.contains("f16[2, 30, 8] = aten.squeeze.dim"), "{text}");
     }
 
     #[test]
@@ -381,6 +389,9 @@ mod tests {
         let [_, _, _, o] = FOUR.map(|t| t.replace("300", "1"));
         let key = "f16[1, 2, 2000, 8]";
         stays([&o, key, "bool[1, 2000]", &o], "%2, 0.0, false");
+        // Products of f32 over few scores.
+        let [q, k, m, o] = FOUR.map(|t| t.replace("f16", "f32"));
+        stays([&q, &k, &m, &o], "%2");
         let double = FOUR.map(|t| t.replace("f16", "f64"));
         stays([&double[0], &double[1], FOUR[2], &double[3]], "%2");
     }

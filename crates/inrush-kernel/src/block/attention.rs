@@ -146,6 +146,7 @@ pub fn block_attention(
             .ok_or_else(|| Error::unsupported("an attention of unknown head sizes"))
     };
     let mut shape = AttentionShape {
+        batch: (a.batch.iter()).fold(1, |n, x| n.saturating_mul(ex.hint(x.size).max(1))),
         rows: ex.hint(a.m.size).max(1),
         keys: ex.hint(a.k.size).max(1),
         features: size(a.d)?,
@@ -153,6 +154,7 @@ pub fn block_attention(
         bytes: dtype.size() as i64,
         block: a.blocks.as_ref().map(|b| (b.rows, b.keys)),
         shared: i64::from(gpu.shared_bytes),
+        units: i64::from(gpu.multiprocessors),
         loads_tiles: false,
     };
     let block = with_shape(tables, a, context, &shape)?;
@@ -218,19 +220,20 @@ fn with_shape(
         full: b.full.as_ref().map(|l| list(&mut block, l.position)),
     });
     let [out, logsumexp, max] = [0; 3].map(|_| next(&mut block, BufRole::Out));
-    let side = |axis: Axis, n: i64| Side {
+    let side = |axis: Axis, n: i64, block: i64| Side {
         sym: axis.sym,
         extent: axis.size,
-        block: sizes::side(n),
-        exact: sizes::side(n) == n,
+        block,
+        exact: block == n,
     };
+    let (features, columns) = (shape.features, shape.columns);
     let causal = match a.blocks {
         Some(_) => None,
         None => causal(ex, &block),
     };
     block.attention = Some(Attention {
-        d: side(a.d, shape.features),
-        n: side(a.n, shape.columns),
+        d: side(a.d, features, sizes::side(features)),
+        n: side(a.n, columns, sizes::columns(shape)),
         query,
         key,
         value,

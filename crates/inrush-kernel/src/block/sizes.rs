@@ -331,7 +331,8 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, units: i64) -> Tile {
 
 /// Numbers that the sizes of an attention depend on.
 pub(super) struct AttentionShape {
-    /// Queries and keys, at the hints.
+    /// Batches and heads, queries and keys, at the hints.
+    pub batch: i64,
     pub rows: i64,
     pub keys: i64,
     /// Sizes of a head of queries and keys, and of values.
@@ -343,6 +344,8 @@ pub(super) struct AttentionShape {
     pub block: Option<(i64, i64)>,
     /// Bytes of shared memory.
     pub shared: i64,
+    /// Multiprocessors.
+    pub units: i64,
     /// The scores load an element for each row and key.
     pub loads_tiles: bool,
 }
@@ -355,13 +358,22 @@ pub(super) fn side(n: i64) -> i64 {
     power(n.max(16))
 }
 
+/// The block of an attention's columns: at least that of the features, up to 64.
+///
+/// Triton 3.6 gives wrong sums on NVIDIA GPUs from Hopper on where 64 or more rows meet fewer columns than features in the second
+/// of two products: seen for blocks of 16 and 32 columns, with 32 to 128 features.
+pub(super) fn columns(s: &AttentionShape) -> i64 {
+    side(s.columns).max(side(s.features).min(64))
+}
+
 /// Sizes of an attention: `x` rows, `r` keys at a time.
 ///
 /// For halves with heads of 128: 128 by 128, 8 warps, 3 stages, the fastest on an H200. What does not fit in shared memory
-/// takes shallower pipelines, then fewer keys, then fewer rows.
+/// takes shallower pipelines, then fewer keys, then fewer rows. Where there are fewer programs than multiprocessors, programs
+/// take fewer rows.
 pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
     let refuse = |what: String| Err(inrush_base::Error::unsupported(what));
-    let head = side(s.features).max(side(s.columns));
+    let head = side(s.features).max(columns(s));
     if head > HEAD {
         return refuse(format!("an attention with heads of more than {HEAD}"));
     }
@@ -374,6 +386,9 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
     };
     x = side(s.rows).min(x);
     r = side(s.keys).min(r);
+    while x > 16 && s.batch.saturating_mul((s.rows + x - 1) / x) < s.units {
+        x /= 2;
+    }
     if let Some((rows, keys)) = s.block {
         // Rows of a program are of one block, and so are the keys of a step.
         let most = |n: i64| 1 << n.trailing_zeros().min(30);
@@ -383,7 +398,7 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         }
     }
     let bytes = |x: i64, r: i64, stages: i64| {
-        let operands = x * side(s.features) + stages * r * (side(s.features) + side(s.columns));
+        let operands = x * side(s.features) + stages * r * (side(s.features) + columns(s));
         // Such a tile goes through shared memory, padded, from the threads that load it to those that have its scores.
         let exchanged = if s.loads_tiles { x * r * 9 / 2 } else { 0 };
         operands * s.bytes + exchanged
@@ -408,7 +423,12 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         x,
         r,
         looped: true,
-        warps: if x * head >= 128 * 128 { 8 } else { 4 },
+        // The warps of two products in a row each have rows of their own, 16 or more.
+        warps: match x {
+            128.. if head >= 128 => 8,
+            ..64 if s.bytes <= 2 => (x / 16) as u32,
+            _ => 4,
+        },
         stages: stages as u32,
         ..Tile::PLAIN
     })

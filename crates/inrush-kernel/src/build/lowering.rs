@@ -213,6 +213,10 @@ impl Lowering<'_, '_> {
             return Ok(None);
         };
         let value = self.val(*value)?;
+        if let Some(e) = self.index_in_bounds(value, *size) {
+            self.rename.insert(*sym, e);
+            return Ok(None);
+        }
         let mask = match self.mask(*mask)? {
             Ok(m) if !self.nowhere => m,
             _ => {
@@ -267,6 +271,25 @@ impl Lowering<'_, '_> {
             });
         }
         Ok(None)
+    }
+
+    /// Returns an index as an expression if it is one that is always in bounds, such as a position: nothing is read then.
+    fn index_in_bounds(&self, value: ValId, size: Expr) -> Option<Expr> {
+        let ex = self.b.exprs();
+        let mut v = &self.b.values[value.index()];
+        while let Def::Cast { arg, to } = v.def
+            && matches!(to, DType::I64 | DType::I32)
+            && self.b.values[arg.index()].dtype.is_int()
+        {
+            v = &self.b.values[arg.index()];
+        }
+        let e = match v.def {
+            Def::Index(e) => e,
+            Def::Const(Scalar::Int(n)) => ex.int(n),
+            _ => return None,
+        };
+        let below = ex.range(ex.sub(size, e)).lo >= 1;
+        (ex.range(e).lo >= 0 && below && ex.range(e).hi <= i64::from(i32::MAX)).then_some(e)
     }
 
     /// Returns kind and message of a check; `None` where nothing is to be checked.
