@@ -401,7 +401,10 @@ fn position(ex: &Exprs, block: &Block, v: ValId) -> Option<Expr> {
         Def::Index(e) => Some(e),
         Def::Const(Scalar::Int(n)) => Some(ex.int(n)),
         // Positions are not that large.
-        Def::Cast { arg, to } if matches!(to, DType::I64 | DType::I32) => block.values[arg.index()]
+        Def::Cast {
+            arg,
+            to: DType::I64 | DType::I32,
+        } => block.values[arg.index()]
             .dtype
             .is_int()
             .then(|| position(ex, block, arg))?,
