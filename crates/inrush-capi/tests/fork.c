@@ -43,7 +43,7 @@ static int in_child(InrushModel *m) {
 }
 
 int main(int argc, char **argv) {
-  InrushOptions options = {sizeof options, 2, 0};
+  InrushOptions options = {.size = sizeof options, .threads = 2};
   InrushModel *m = NULL;
   if (argc != 2 || inrush_model_open(argv[1], &options, &m)) return 2;
   if (in_child(m) || classify(m) || in_child(m) || classify(m)) return 2;
