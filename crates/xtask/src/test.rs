@@ -23,7 +23,7 @@ const BLOCKS_SECONDS: u32 = 20;
 const NEON_SECONDS: u32 = 45;
 
 /// Public models that are compiled with the tests, others every day.
-const SURVEYED: &str = "12";
+const SURVEYED: &str = "8";
 
 /// How long programs are drawn with the tests, with seeds that no run had before.
 const DRAWN_SECONDS: &str = "60";
@@ -235,7 +235,7 @@ fn clang() -> Option<(String, String)> {
 const GPU_BUILDS: &str = "40";
 
 /// Graphs that are drawn for GPUs, from a new seed each time; the interpreter takes half a second for one.
-const GPU_DRAWN: &str = "24";
+const GPU_DRAWN: &str = "16";
 
 /// The kernels of the file tests and of drawn graphs for GPUs, without a GPU: built by Triton for two vendors, run in its
 /// interpreter.
