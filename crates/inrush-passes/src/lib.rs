@@ -28,6 +28,7 @@ mod online_attention;
 mod planar;
 mod readers;
 mod relayout;
+mod replace;
 mod share_library_operands;
 mod source;
 mod split_addmm;

@@ -6,8 +6,8 @@
 //!
 //! # When
 //! On GPUs, over segments: a host whose library computes attention calls it between segments. Operands are of three or four
-//! dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256 elements, and there is no dropout. A single query
-//! over many keys stays as it is: one program for each head would read them all.
+//! dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256 elements, and there is no
+//! dropout. A single query over many keys is not replaced: one program for each head would read all of them.
 //!
 //! # Numerics
 //! Weights are rounded to the dtype of values before they are multiplied, as libraries do.
@@ -21,10 +21,11 @@
 //! %5 o, %6 o.logsumexp, %7 o.max = inrush.attention.default(%0, %1, %2, %3, %4, none, none, none, none, none, 0, 0)
 //! ```
 
+use crate::replace::Builder;
 use crate::{Context, Pass};
 use inrush_base::DType;
 use inrush_expr::Expr;
-use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 
 pub(crate) const PASS: Pass = Pass {
     name: "online_attention",
@@ -143,181 +144,107 @@ fn fits(graph: &Graph, types: [&TensorType; 3], grouped: bool) -> bool {
 /// Puts product, scores, mask and attention in the place of a call.
 fn replace(graph: &mut Graph, node: Node, call: Call) {
     let out = node.outs[0];
-    let (name, ty) = (
-        graph.value(out).name.clone(),
-        graph.tensor(out).ok().cloned(),
-    );
+    let name = graph.value(out).name.clone();
     let mut b = Builder {
         graph,
-        node: &node,
+        line: node.line,
         name: &name,
     };
     let three = call.types[0].sizes.len() == 3;
-    let mut operands = call.operands;
-    let mut types = call.types;
+    let (mut operands, mut types) = (call.operands, call.types);
     for (at, part) in ["query", "key", "value"].iter().enumerate() {
-        (operands[at], types[at]) = b.ranked(operands[at], types[at].clone(), 1, part);
+        (operands[at], types[at]) = with_heads(&mut b, operands[at], types[at].clone(), 1, part);
     }
     let [q, k, v] = &types;
-    let points = vec![q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
+    let points = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
+    let of_points = b.contiguous(DType::F32, points.to_vec());
     let args = operands[..2].iter().map(|v| Arg::Value(*v)).collect();
     let op = "inrush.attention_product.default";
-    let product = b.push(op, args, "product", DType::F32, points.clone());
+    let product = b.push(op, args, "product", of_points.clone());
     let args = vec![Arg::Value(product), Arg::Float(call.scale)];
-    let mut scores = b.push(
-        "aten.mul.Tensor",
-        args,
-        "scores",
-        DType::F32,
-        points.clone(),
-    );
+    let mut scores = b.push("aten.mul.Tensor", args, "scores", of_points.clone());
     let mut keep = Arg::None;
     match call.mask {
         // A mask of the scores' last dimensions, with heads if these have them.
         Some((mask, t)) => {
             let lead = usize::from(three && t.sizes.len() == 3);
-            let (mask, t) = b.ranked(mask, t, lead, "mask");
+            let (mask, t) = with_heads(&mut b, mask, t, lead, "mask");
             if t.dtype == DType::Bool {
                 keep = Arg::Value(mask);
             } else {
                 let one = Arg::Int(b.graph.exprs.int(1));
                 let args = vec![Arg::Value(scores), Arg::Value(mask), one];
-                scores = b.push(
-                    "aten.add.Tensor",
-                    args,
-                    "masked",
-                    DType::F32,
-                    points.clone(),
-                );
+                scores = b.push("aten.add.Tensor", args, "masked", of_points);
             }
         }
-        None if call.causal => keep = Arg::Value(b.causal(points[2], points[3])),
+        None if call.causal => keep = Arg::Value(causal(&mut b, points[2], points[3])),
         None => {}
     }
-    let rows = points[..3].to_vec();
-    let columns: Vec<Expr> = rows.iter().copied().chain([v.sizes[3]]).collect();
-    let result = match (three, ty) {
-        (false, _) | (_, None) => out,
-        (true, Some(ty)) => b.value("heads", ty.dtype, columns),
+    let rows = b.contiguous(DType::F32, points[..3].to_vec());
+    let result = if three {
+        let columns = points[..3].iter().copied().chain([v.sizes[3]]).collect();
+        let ty = b.contiguous(q.dtype, columns);
+        b.value("heads", ty)
+    } else {
+        out
     };
-    let logsumexp = b.value("logsumexp", DType::F32, rows.clone());
-    let max = b.value("max", DType::F32, rows);
+    let logsumexp = b.value("logsumexp", rows.clone());
+    let max = b.value("max", rows);
     let zero = Arg::Int(b.graph.exprs.int(0));
-    let mut args: Vec<Arg> = operands
-        .into_iter()
-        .chain([product, scores])
-        .map(Arg::Value)
-        .collect();
+    let values = operands.into_iter().chain([product, scores]);
+    let mut args: Vec<Arg> = values.map(Arg::Value).collect();
     args.push(keep);
-    args.extend([
-        Arg::None,
-        Arg::None,
-        Arg::None,
-        Arg::None,
-        zero.clone(),
-        zero,
-    ]);
-    b.add(
-        "inrush.attention.default",
-        args,
-        vec![result, logsumexp, max],
-    );
+    // No lists of blocks.
+    args.extend(vec![Arg::None; 4]);
+    args.extend([zero.clone(), zero]);
+    let outs = vec![result, logsumexp, max];
+    b.add("inrush.attention.default", args, outs);
     if three {
         let one = Arg::Int(b.graph.exprs.int(1));
-        b.add("aten.squeeze.dim", vec![Arg::Value(result), one], vec![out]);
+        let args = vec![Arg::Value(result), one];
+        b.add("aten.squeeze.dim", args, vec![out]);
     }
 }
 
-/// Adds nodes in the place of one.
-struct Builder<'a> {
-    graph: &'a mut Graph,
-    node: &'a Node,
-    name: &'a str,
+/// Inserts dimensions of one element at `at`, until there are four.
+fn with_heads(
+    b: &mut Builder,
+    mut of: ValueId,
+    mut t: TensorType,
+    at: usize,
+    part: &str,
+) -> (ValueId, TensorType) {
+    while t.sizes.len() < 4 {
+        let ex = &b.graph.exprs;
+        let (one, dim) = (ex.int(1), Arg::Int(ex.int(at as i64)));
+        let stride = match (t.sizes.get(at), t.strides.get(at)) {
+            (Some(size), Some(stride)) => ex.mul(*size, *stride),
+            _ => one,
+        };
+        t.sizes.insert(at, one);
+        t.strides.insert(at, stride);
+        let part = format!("{part}{}", t.sizes.len());
+        let args = vec![Arg::Value(of), dim];
+        of = b.push("aten.unsqueeze.default", args, &part, t.clone());
+    }
+    (of, t)
 }
 
-impl Builder<'_> {
-    /// Returns a new row-major value.
-    fn value(&mut self, part: &str, dtype: DType, sizes: Vec<Expr>) -> ValueId {
-        let strides = self.graph.exprs.contiguous_strides(&sizes);
-        let ty = TensorType {
-            dtype,
-            sizes,
-            strides,
-        };
-        let name = format!("{}.{part}", self.name);
-        self.graph.add_value(&name, Type::Tensor(ty))
-    }
-
-    /// Adds a call with one row-major result.
-    fn push(
-        &mut self,
-        op: &str,
-        args: Vec<Arg>,
-        part: &str,
-        dtype: DType,
-        sizes: Vec<Expr>,
-    ) -> ValueId {
-        let out = self.value(part, dtype, sizes);
-        self.add(op, args, vec![out]);
-        out
-    }
-
-    fn add(&mut self, op: &str, args: Vec<Arg>, outs: Vec<ValueId>) {
-        self.graph.nodes.push(Node {
-            op: op.into(),
-            args,
-            outs,
-            line: self.node.line,
-            made_for: None,
-        });
-    }
-
-    /// Returns a tensor with dimensions of one element at `at`, four dimensions in all.
-    fn ranked(
-        &mut self,
-        mut of: ValueId,
-        mut t: TensorType,
-        at: usize,
-        part: &str,
-    ) -> (ValueId, TensorType) {
-        while t.sizes.len() < 4 {
-            let ex = &self.graph.exprs;
-            let (one, dim) = (ex.int(1), Arg::Int(ex.int(at as i64)));
-            let stride = match (t.sizes.get(at), t.strides.get(at)) {
-                (Some(size), Some(stride)) => ex.mul(*size, *stride),
-                _ => one,
-            };
-            t.sizes.insert(at, one);
-            t.strides.insert(at, stride);
-            let name = format!("{}.{part}{}", self.name, t.sizes.len());
-            let out = self.graph.add_value(&name, Type::Tensor(t.clone()));
-            self.add(
-                "aten.unsqueeze.default",
-                vec![Arg::Value(of), dim],
-                vec![out],
-            );
-            of = out;
-        }
-        (of, t)
-    }
-
-    /// Returns a mask that keeps the keys up to each query's position.
-    fn causal(&mut self, queries: Expr, keys: Expr) -> ValueId {
-        let one = self.graph.exprs.int(1);
-        let mut numbers = |part: &str, n: Expr, sizes: Vec<Expr>| {
-            let none = || Arg::None;
-            let args = vec![Arg::Int(n), none(), none(), none(), Arg::Bool(false)];
-            let flat = self.push("aten.arange.default", args, part, DType::I64, vec![n]);
-            let args = vec![Arg::Value(flat), Arg::Ints(sizes.clone())];
-            let name = format!("{part}.positions");
-            self.push("aten.view.default", args, &name, DType::I64, sizes)
-        };
-        let i = numbers("queries", queries, vec![one, one, queries, one]);
-        let j = numbers("keys", keys, vec![one, one, one, keys]);
-        let args = vec![Arg::Value(j), Arg::Value(i)];
-        let sizes = vec![one, one, queries, keys];
-        self.push("aten.le.Tensor", args, "causal", DType::Bool, sizes)
-    }
+/// Returns a mask that keeps the keys up to each query's position.
+fn causal(b: &mut Builder, queries: Expr, keys: Expr) -> ValueId {
+    let one = b.graph.exprs.int(1);
+    let mut positions = |part: &str, n: Expr, sizes: Vec<Expr>| {
+        let none = || Arg::None;
+        let args = vec![Arg::Int(n), none(), none(), none(), Arg::Bool(false)];
+        let ty = b.contiguous(DType::I64, vec![n]);
+        let flat = b.push("aten.arange.default", args, part, ty);
+        b.view(flat, &format!("{part}.positions"), DType::I64, sizes)
+    };
+    let i = positions("queries", queries, vec![one, one, queries, one]);
+    let j = positions("keys", keys, vec![one, one, one, keys]);
+    let args = vec![Arg::Value(j), Arg::Value(i)];
+    let ty = b.contiguous(DType::Bool, vec![one, one, queries, keys]);
+    b.push("aten.le.Tensor", args, "causal", ty)
 }
 
 #[cfg(test)]

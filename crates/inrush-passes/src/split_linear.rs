@@ -22,10 +22,10 @@
 //! %7 y: f32[2, 3, 4] = aten.add.Tensor(%6, %b, 1)
 //! ```
 
+use crate::replace::Builder;
 use crate::{Context, Pass};
 use inrush_base::DType;
-use inrush_expr::Expr;
-use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
+use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 
 pub(crate) const PASS: Pass = Pass {
     name: "split_linear",
@@ -76,7 +76,7 @@ fn linear(graph: &mut Graph, node: Node) {
     sizes.push(columns);
     let mut b = Builder {
         graph,
-        node: &node,
+        line: node.line,
         name: &name,
     };
     let transposed = TensorType {
@@ -127,42 +127,6 @@ fn matmul(graph: &mut Graph, node: Node) {
     };
     let op = op.map_or(node.op.clone(), String::from);
     graph.nodes.push(Node { op, ..node });
-}
-
-/// Adds nodes in the place of one.
-struct Builder<'a> {
-    graph: &'a mut Graph,
-    node: &'a Node,
-    name: &'a str,
-}
-
-impl Builder<'_> {
-    fn push(&mut self, op: &str, args: Vec<Arg>, part: &str, ty: TensorType) -> ValueId {
-        let name = format!("{}.{part}", self.name);
-        let out = self.graph.add_value(&name, Type::Tensor(ty));
-        self.graph.nodes.push(Node {
-            op: op.into(),
-            args,
-            outs: vec![out],
-            line: self.node.line,
-            made_for: None,
-        });
-        out
-    }
-
-    fn contiguous(&self, dtype: DType, sizes: Vec<Expr>) -> TensorType {
-        TensorType {
-            dtype,
-            strides: self.graph.exprs.contiguous_strides(&sizes),
-            sizes,
-        }
-    }
-
-    fn view(&mut self, of: ValueId, part: &str, dtype: DType, sizes: Vec<Expr>) -> ValueId {
-        let ty = self.contiguous(dtype, sizes.clone());
-        let args = vec![Arg::Value(of), Arg::Ints(sizes)];
-        self.push("aten.view.default", args, part, ty)
-    }
 }
 
 #[cfg(test)]
