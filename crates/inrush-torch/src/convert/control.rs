@@ -51,16 +51,7 @@ impl<'a> Importer<'a, '_> {
                 other => self.arg(scope, other)?,
             });
         }
-        let line = self.line(n);
-        let outs = self.results(scope, n)?;
-        self.graph.nodes.push(Node {
-            op,
-            args,
-            outs,
-            line,
-            made_for: None,
-        });
-        Ok(())
+        self.push(scope, n, op, args)
     }
 
     /// Returns a tensor that holds whether all relations hold.

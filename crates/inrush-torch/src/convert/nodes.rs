@@ -119,6 +119,17 @@ impl<'a> Importer<'a, '_> {
                 }
             }
         };
+        self.push(scope, n, op, args)
+    }
+
+    /// Adds a call with the results of a node of the archive, at its Python line.
+    pub(super) fn push(
+        &mut self,
+        scope: &mut Scope<'a>,
+        n: &'a schema::Node<'a>,
+        op: String,
+        args: Vec<Arg>,
+    ) -> Result<()> {
         let line = self.line(n);
         let outs = self.results(scope, n)?;
         self.graph.nodes.push(Node {
