@@ -32,7 +32,7 @@ mod vectorize;
 mod verify;
 
 use inrush_base::{CheckKind, DType, Scalar, id_type};
-use inrush_expr::{Expr, Sym};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{BufId, OriginId, ReduceOp, ScalarOp, StoreMode};
 use smallvec::SmallVec;
 
@@ -209,6 +209,28 @@ pub enum Def {
     },
     /// The contraction's sum at this point.
     Sum,
+}
+
+/// Returns an integer value as an expression, if it is one: indices and sizes, a constant, or a conversion of one that keeps it.
+pub(crate) fn index_expr(ex: &Exprs, values: &[Value], v: ValId) -> Option<Expr> {
+    let v = &values[v.index()];
+    let e = match v.def {
+        Def::Index(e) => e,
+        Def::Const(Scalar::Int(n)) => ex.int(n),
+        Def::Cast {
+            arg,
+            to: DType::I64 | DType::I32,
+        } => index_expr(ex, values, arg)?,
+        _ => return None,
+    };
+    // A value of a narrower dtype wraps where it does not fit.
+    let (low, high) = match v.dtype {
+        DType::I64 => (i64::MIN, i64::MAX),
+        DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        _ => return None,
+    };
+    let range = ex.range(e);
+    (range.lo >= low && range.hi <= high).then_some(e)
 }
 
 /// An accumulator of a reduction.

@@ -23,7 +23,7 @@ use super::{Block, BlockItem, Context, Dim, DimRole, Operand};
 use crate::build::{Builder, Reuse};
 use crate::finish::origins;
 use crate::flatten::Flat;
-use crate::{BufRole, Def, KBufId, KernelBuf, ValId};
+use crate::{BufRole, Def, KBufId, KernelBuf, ValId, index_expr};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Access, Axis, BlockMask, Body, BufId, ScalarOp, Stmt, Tables};
@@ -379,7 +379,10 @@ fn causal(ex: &Exprs, block: &Block) -> Option<i64> {
     let [a, b] = args.as_slice() else {
         return None;
     };
-    let (a, b) = (position(ex, block, *a)?, position(ex, block, *b)?);
+    let (a, b) = (
+        index_expr(ex, &block.values, *a)?,
+        index_expr(ex, &block.values, *b)?,
+    );
     // What is at least zero where a key is kept.
     let room = match op {
         ScalarOp::Le => ex.sub(b, a),
@@ -392,24 +395,6 @@ fn causal(ex: &Exprs, block: &Block) -> Option<i64> {
     let after = ex.as_int(ex.add(ex.sub(room, x), r))?;
     // Beyond this, the sums of the walk could overflow.
     (after.abs() <= 1 << 20).then_some(after)
-}
-
-/// Returns an integer as an expression of positions, if it is one.
-fn position(ex: &Exprs, block: &Block, v: ValId) -> Option<Expr> {
-    let value = &block.values[v.index()];
-    match value.def {
-        Def::Index(e) => Some(e),
-        Def::Const(Scalar::Int(n)) => Some(ex.int(n)),
-        // Positions are not that large.
-        Def::Cast {
-            arg,
-            to: DType::I64 | DType::I32,
-        } => block.values[arg.index()]
-            .dtype
-            .is_int()
-            .then(|| position(ex, block, arg))?,
-        _ => None,
-    }
 }
 
 /// Returns the argument for a buffer that the program accesses apart from its items.

@@ -2,7 +2,7 @@
 
 use super::{Builder, Info, Reuse, Written};
 use crate::nest::{Effect, EffectKind};
-use crate::{Acc, AccId, Check, Def, KBufId, ValId, Value};
+use crate::{Acc, AccId, Check, Def, KBufId, ValId, Value, index_expr};
 use inrush_base::{CheckKind, DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Position, Sym, SymMap};
 use inrush_loops::{self as loops, Axis, Body, BufId, Stmt, StmtId, StoreMode};
@@ -276,18 +276,7 @@ impl Lowering<'_, '_> {
     /// Returns an index as an expression if it is one that is always in bounds, such as a position: nothing is read then.
     fn index_in_bounds(&self, value: ValId, size: Expr) -> Option<Expr> {
         let ex = self.b.exprs();
-        let mut v = &self.b.values[value.index()];
-        while let Def::Cast { arg, to } = v.def
-            && matches!(to, DType::I64 | DType::I32)
-            && self.b.values[arg.index()].dtype.is_int()
-        {
-            v = &self.b.values[arg.index()];
-        }
-        let e = match v.def {
-            Def::Index(e) => e,
-            Def::Const(Scalar::Int(n)) => ex.int(n),
-            _ => return None,
-        };
+        let e = index_expr(ex, &self.b.values, value)?;
         let below = ex.range(ex.sub(size, e)).lo >= 1;
         (ex.range(e).lo >= 0 && below && ex.range(e).hi <= i64::from(i32::MAX)).then_some(e)
     }
