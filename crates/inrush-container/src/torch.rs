@@ -1,8 +1,8 @@
 //! libtorch's stable C functions (`shim.h`), looked up in the running process, and tensors of the runtime in the memory of its tensors.
 
 use inrush_base::{DType, Error, Result};
-use inrush_runtime::tensor::{contiguous_strides, copy_strided, extent};
-use inrush_runtime::{OpenMp, Pool, Storage, Tensor, View, Writes};
+use inrush_runtime::tensor::{contiguous_strides, extent, row_major_copy};
+use inrush_runtime::{OpenMp, Pool, Storage, Tensor, View};
 use libloading::os::unix::Library;
 use std::any::Any;
 use std::ffi::c_void;
@@ -302,7 +302,9 @@ impl Torch {
         }
         let data = data.cast::<u8>();
         if !(data as usize).is_multiple_of(size) {
-            return copied(data, dtype, sizes, &strides);
+            // Not aligned to the size of its elements.
+            // SAFETY: the elements were compared with the storage, which `owner` keeps until then.
+            return unsafe { row_major_copy(data, dtype, sizes, &strides) };
         }
         // SAFETY: the storage's bytes, which `owner` keeps.
         let storage = unsafe { Storage::foreign(data.sub(offset * size), bytes, owner) };
@@ -370,22 +372,6 @@ impl<T> Blank for *mut T {
     fn blank() -> *mut T {
         std::ptr::null_mut()
     }
-}
-
-/// Returns a row-major copy of elements that are not aligned to their size.
-fn copied(data: *const u8, dtype: DType, sizes: Vec<i64>, strides: &[i64]) -> Result<Tensor> {
-    let to = contiguous_strides(&sizes);
-    let bytes = sizes.iter().product::<i64>() as usize * dtype.size();
-    let out = Tensor {
-        dtype,
-        sizes,
-        strides: to.clone(),
-        offset: 0,
-        storage: Arc::new(Storage::zeroed(bytes)?.with_writes(Writes::Lost)),
-    };
-    // SAFETY: the caller compared the elements with the storage; `out` is fresh and holds all of them.
-    unsafe { copy_strided(data, strides, out.data(), &to, &out.sizes, dtype.size()) };
-    Ok(out)
 }
 
 fn checked(rc: Rc, what: &str) -> Result<()> {

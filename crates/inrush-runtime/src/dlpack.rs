@@ -2,7 +2,7 @@
 //!
 //! Only memory of the CPU is borrowed here. The format is that of `dlpack.h`, version 1.
 
-use crate::tensor::{Storage, Tensor, Writes, contiguous_strides, copy_strided, extent};
+use crate::tensor::{Storage, Tensor, Writes, contiguous_strides, extent, row_major_copy};
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned,
@@ -132,19 +132,8 @@ pub unsafe fn borrow(
             "an output with negative strides, or whose elements are not aligned to their size",
         ));
     }
-    let to = contiguous_strides(&sizes);
-    let bytes = sizes.iter().product::<i64>() as usize * size;
-    let out = Tensor {
-        dtype,
-        sizes,
-        strides: to.clone(),
-        offset: 0,
-        storage: Arc::new(Storage::zeroed(bytes)?.with_writes(Writes::Lost)),
-    };
-    // SAFETY: `data + byte_offset` is the element with coordinates zero; strides stay in the tensor's memory by the caller's
-    // promise, and `out` is a fresh block with all coordinates.
-    unsafe { copy_strided(data.add(start), &strides, out.data(), &to, &out.sizes, size) };
-    Ok(out)
+    // SAFETY: `data + start` is the element with coordinates zero; strides stay in the tensor's memory by the caller's promise.
+    unsafe { row_major_copy(data.add(start), dtype, sizes, &strides) }
 }
 
 /// Reads a tensor's dtype, sizes and strides, whatever memory it is in.

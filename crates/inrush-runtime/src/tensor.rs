@@ -359,6 +359,33 @@ pub(crate) unsafe fn copy_row_major(
     }
 }
 
+/// Copies strided elements to a fresh row-major tensor, such as elements that are not aligned to their size.
+///
+/// # Errors
+/// A machine error if there is no memory.
+///
+/// # Safety
+/// `data` is the element with coordinates zero, and every coordinate below `sizes` is in readable memory.
+pub unsafe fn row_major_copy(
+    data: *const u8,
+    dtype: DType,
+    sizes: Vec<i64>,
+    strides: &[i64],
+) -> Result<Tensor> {
+    let to = contiguous_strides(&sizes);
+    let bytes = sizes.iter().product::<i64>() as usize * dtype.size();
+    let out = Tensor {
+        dtype,
+        sizes,
+        strides: to.clone(),
+        offset: 0,
+        storage: Arc::new(Storage::zeroed(bytes)?.with_writes(Writes::Lost)),
+    };
+    // SAFETY: the caller's promise; `out` is a fresh block with all coordinates.
+    unsafe { copy_strided(data, strides, out.data(), &to, &out.sizes, dtype.size()) };
+    Ok(out)
+}
+
 /// Copies a strided block of elements of `size` bytes.
 ///
 /// # Safety
