@@ -354,26 +354,25 @@ impl<'a> CallState<'a> {
         found.map(|l| shape(l, &self.sizes)).transpose()
     }
 
+    /// Returns the outputs for which the caller has given memory: position, slot and memory.
+    fn given_outputs(&self) -> impl Iterator<Item = (usize, usize, &'a DeviceTensor)> {
+        let outputs = self.parts.lowered.program.outputs.iter();
+        let all = outputs.zip(&self.into).enumerate();
+        all.filter_map(|(k, (o, into))| match (o, into) {
+            (Out::Slot(slot), Some(t)) => Some((k, *slot, *t)),
+            _ => None,
+        })
+    }
+
     /// Compares the caller's memory for outputs with these.
     fn check_into(&self) -> Result<()> {
-        for (k, (o, into)) in self
-            .parts
-            .lowered
-            .program
-            .outputs
-            .iter()
-            .zip(&self.into)
-            .enumerate()
-        {
-            let (Out::Slot(slot), Some(t)) = (o, into) else {
-                continue;
-            };
+        for (k, slot, t) in self.given_outputs() {
             let place = |e: Error| e.context(format!("output {k}"));
             self.check_device(t).map_err(place)?;
             if t.read_only {
                 return Err(place(Error::input("its memory is read-only")));
             }
-            if let Some(shape) = self.known_shape(*slot)? {
+            if let Some(shape) = self.known_shape(slot)? {
                 same_layout(t, &shape).map_err(place)?;
             }
         }
@@ -389,27 +388,16 @@ impl<'a> CallState<'a> {
                 Given::Value(_) => None,
             })
         };
-        for (k, (o, into)) in self
-            .parts
-            .lowered
-            .program
-            .outputs
-            .iter()
-            .zip(&self.into)
-            .enumerate()
-        {
-            let (Out::Slot(slot), Some(t)) = (o, into) else {
-                continue;
-            };
+        for (k, slot, t) in self.given_outputs() {
             let mut others = (self.into.iter().enumerate())
                 .filter(|(j, _)| *j != k)
                 .filter_map(|(_, t)| *t)
                 .chain(arguments());
             let aligned = t.address.is_multiple_of(POINTER_ALIGNMENT);
             let alone = !others.any(|other| other.overlaps(t));
-            let once = direct.iter().all(|d| d.0 != *slot);
+            let once = direct.iter().all(|d| d.0 != slot);
             if aligned && alone && once {
-                direct.push((*slot, t.address, t.shape()));
+                direct.push((slot, t.address, t.shape()));
             }
         }
         direct
