@@ -17,7 +17,7 @@ const MAX_CONSTANTS: usize = 1 << 20;
 /// The longest name of a constant, in bytes.
 const MAX_NAME: usize = 1 << 16;
 
-/// `std::unordered_map` of libstdc++, as far as it is read.
+/// The fields of libstdc++'s `std::unordered_map`, up to the last one that is read.
 #[repr(C)]
 struct Map {
     buckets: *const *const Node,

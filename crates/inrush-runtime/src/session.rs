@@ -170,8 +170,8 @@ impl Session {
         self.update(Set::Inactive, &new, names)
     }
 
-    /// Replaces weights of a set. Those of the active one change at once: calls that have begun finish on the old weights, and an
-    /// inactive set stays as it is.
+    /// Replaces weights of a set. New calls see a change of the active set at once, calls in flight finish on the old weights. The other
+    /// set is unchanged.
     ///
     /// # Errors
     /// Those of [`Session::update_weights`].

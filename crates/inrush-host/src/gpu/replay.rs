@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 const WARM: u32 = 2;
 /// Sets of addresses whose calls are counted, for each recording that is kept.
 const SEEN: usize = 2;
-/// Recordings that are made at most, for each that is kept: addresses that never settle are not worth more.
+/// Limit of recordings made, for each that is kept. A caller whose addresses keep changing is not recorded beyond it.
 const MADE: usize = 4;
 
 /// Conditions under which a recording may be issued.

@@ -511,7 +511,7 @@ impl Model {
         }
     }
 
-    /// Copies a weight of the active set to the host, as it is now; `None` for a name that the model does not have.
+    /// Copies the current value of a weight of the active set to the host; `None` for a name that the model does not have.
     ///
     /// # Errors
     /// Too little memory, and those of the driver.

@@ -112,7 +112,7 @@ fn repeat(call: &mut DynamicCall<'_, '_>) -> Result<()> {
     fill(as_elements::<i64>(out)?, &repeats, signed)
 }
 
-/// Writes each position as often as it is repeated.
+/// Writes each position `repeats[position]` times.
 fn fill<T: Copy>(
     mut rest: &mut [T],
     repeats: &[i64],
