@@ -6,8 +6,7 @@
 //! scan    for each slice: (carried, slice of the results) = body(carried, slice); the results are stacked as they come
 //! ```
 //!
-//! A turn allocates what its body gives. Blocks of the turn before the last one are free by then, and large ones come back from
-//! the recycler: the values that a loop carries alternate between two blocks each.
+//! A turn allocates what its body gives. Large blocks come back from the recycler.
 
 use super::call::Call;
 use crate::model::Model;
