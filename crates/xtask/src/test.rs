@@ -11,6 +11,8 @@
 
 use crate::{cargo, docs, fuzz, root, run, tidy};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
@@ -314,9 +316,11 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
         .args([&folder, "--run", "--jobs", &workers(8)]))
 }
 
-/// Announces a step.
+/// Announces a step, with the minutes and seconds since the first.
 fn step(what: &str) {
-    eprintln!("==> {what}");
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let passed = FIRST.get_or_init(Instant::now).elapsed().as_secs();
+    eprintln!("==> {:02}:{:02} {what}", passed / 60, passed % 60);
 }
 
 /// Runs the set-up script with the machine's Python; gives the interpreter of the environment, its last line.
