@@ -44,12 +44,13 @@ mod roundtrip;
 mod run;
 mod stages;
 mod survive;
+pub mod zip;
 
 pub use cases::{Case, cases};
 pub use markdown::{Block, Document};
 pub use roundtrip::round_trips;
 pub use stages::{Program, STAGES, Setup, Stage};
-pub use survive::survive;
+pub use survive::{survive, survive_archive, survive_package};
 
 use std::path::{Path, PathBuf};
 

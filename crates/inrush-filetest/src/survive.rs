@@ -1,17 +1,79 @@
-//! Hostile text: whatever it is, reading, verifying, printing, lowering and interpreting it give a value or an error.
+//! Hostile input: whatever a text, an archive or a package holds, reading it and what follows give a value or an error.
 //!
-//! A test that damages the programs of file tests, and the fuzz targets, call `survive` with any
-//! text. It reads it at the level that its first word names, verifies it, prints it and reads
-//! that again, and takes verified programs down to source and through the interpreters.
-//!
-//! Only panics and texts that do not read back are failures. Errors are the right answer to most
-//! hostile text.
+//! Tests with random damage and the fuzz targets call these functions with any input. Only panics and texts that do not
+//! read back are failures. Errors are the right answer to most hostile input.
 
 use crate::run;
 use crate::stages::Program;
 use inrush_base::{Caps, Isa, Result};
+use inrush_package::Package;
+use inrush_program::{Place, host::StepKind};
 
-/// Reads a text of any level and takes it as far as it goes.
+/// Reads an archive of `torch.export` and compiles it up to C source.
+///
+/// # Panics
+/// On a fault of ours, below. For tests and fuzzing.
+pub fn survive_archive(bytes: &[u8]) {
+    let options = inrush_torch::Options::default();
+    let Ok(model) = inrush_torch::open_bytes(bytes.to_vec().into(), &options) else {
+        return;
+    };
+    _ = (model.summary(), model.graph.print(), model.weights.check());
+    for (name, _) in model.weights.iter() {
+        _ = model.weights.view(name);
+    }
+    let options = inrush_compile::Options::default();
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    _ = inrush_compile::compile(model.graph, &caps, &options, &mut ());
+}
+
+/// Opens a package, verifies it, prints its programs and reads them again, and evaluates their sizes. Its machine code is
+/// never loaded.
+///
+/// # Panics
+/// On a fault of ours, below, or a program that does not read back. For tests and fuzzing.
+pub fn survive_package(bytes: &[u8]) {
+    let Ok(package) = Package::read(bytes.to_vec()) else {
+        return;
+    };
+    _ = package.check_weights();
+    for gpu in package.gpus() {
+        for capability in [70, 80, 89, 90, 100] {
+            _ = (gpu.fits(capability), gpu.fits_by_ptx(capability));
+        }
+        for k in &gpu.kernels {
+            _ = package.code(&k.code);
+        }
+        for step in &gpu.lowered.program.steps {
+            if let StepKind::Segment(s) = &step.kind {
+                survive_program(&package, &s.program);
+            }
+        }
+    }
+    for cpu in package.cpus() {
+        survive_program(&package, &cpu.program);
+    }
+}
+
+fn survive_program(package: &Package, program: &inrush_program::Program) {
+    for b in &program.buffers {
+        if let Place::Weight(w) = &b.place {
+            _ = package.weight(&w.name);
+        }
+    }
+    let text = program.print();
+    let again = inrush_program::text::parse(&text).map(|p| p.print());
+    assert_eq!(again.as_deref(), Ok(text.as_str()));
+    for value in [0, 1, 3, i64::MAX] {
+        let symbols: Vec<i64> = (program.symbols.iter())
+            .map(|s| value.min(s.upper).max(s.lower))
+            .collect();
+        _ = inrush_program::evaluate(&program.sizes, &symbols, &mut Vec::new());
+    }
+}
+
+/// Reads a text at the level that its first word names, verifies it, prints it and reads that again. Verified programs go
+/// down to source and through the interpreters.
 ///
 /// # Panics
 /// On a fault of ours: a panic somewhere below, or a text that is printed and does not read back to itself. For tests and

@@ -58,11 +58,7 @@ pub(crate) fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<
         .arg(&dir)
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("RUSTFLAGS", FLAGS))
-    .map_err(|e| {
-        format!(
-            "{e}; fuzz targets need a C++ compiler, `cargo xtask test --no-fuzz` leaves them out"
-        )
-    })?;
+    .map_err(|e| format!("{e}; fuzz targets need a C++ compiler"))?;
     for (name, max_len) in TARGETS {
         if only.is_none_or(|o| o == name) {
             let program = dir.join(&host).join("release").join(name);

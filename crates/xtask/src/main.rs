@@ -47,9 +47,9 @@ enum Chore {
         /// Leave out what needs Python.
         #[arg(long)]
         no_python: bool,
-        /// Leave out the fuzz targets, which need a C++ compiler.
+        /// Run the fuzz targets as well. They need a C++ compiler and a second build of most crates.
         #[arg(long)]
-        no_fuzz: bool,
+        fuzz: bool,
     },
     /// Run the fuzz targets, each for a bounded time.
     Fuzz {
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Chore::Bench { args } => bench::bench(&args),
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
-        Chore::Test { no_python, no_fuzz } => test::test(no_python, no_fuzz),
+        Chore::Test { no_python, fuzz } => test::test(no_python, fuzz),
         Chore::Fuzz {
             seconds,
             target,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tidy, docs -> Python environment -> operator cases -> GPU kernels -> cargo test
-//!            -> wheels: torch.compile, packages, drawn programs, public models -> fuzz targets, drawn graphs
+//!            -> wheels: torch.compile, packages, drawn programs, public models -> drawn graphs
 //! ```
 //!
 //! Fast checks come first, and random tests with new seeds last: their failures are no reason to
@@ -31,8 +31,8 @@ const SURVEYED: &str = "8";
 const DRAWN_SECONDS: &str = "60";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
-/// the fuzz targets, for a bounded time.
-pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
+/// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time.
+pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
     step("formatting, lints, layers");
     tidy::tidy()?;
     docs::docs(true)?;
@@ -62,23 +62,23 @@ pub(crate) fn test(no_python: bool, no_fuzz: bool) -> Result<(), String> {
     if let Some(python) = interpreter {
         torch_compile(&python)?;
     }
-    if !no_fuzz {
+    step("drawn graphs");
+    let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
+    fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
+    step("drawn graphs as block programs, interpreted");
+    let args = ["--jobs", "2", "--level", "h100", "--reach", "yes"].map(String::from);
+    fuzz::graphs(BLOCKS_SECONDS, &args, &[])?;
+    if env
+        .iter()
+        .any(|(k, v)| *k == "INRUSH_UNICORN" && !v.is_empty())
+    {
+        step("drawn graphs for NEON, in the emulator");
+        let args = ["--jobs", "2", "--level", "neon"].map(String::from);
+        fuzz::graphs(NEON_SECONDS, &args, &env)?;
+    }
+    if with_fuzz {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
-        step("drawn graphs");
-        let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
-        fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
-        step("drawn graphs as block programs, interpreted");
-        let args = ["--jobs", "2", "--level", "h100", "--reach", "yes"].map(String::from);
-        fuzz::graphs(BLOCKS_SECONDS, &args, &[])?;
-        if env
-            .iter()
-            .any(|(k, v)| *k == "INRUSH_UNICORN" && !v.is_empty())
-        {
-            step("drawn graphs for NEON, in the emulator");
-            let args = ["--jobs", "2", "--level", "neon"].map(String::from);
-            fuzz::graphs(NEON_SECONDS, &args, &env)?;
-        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the targets share: zip files taken apart and put together with right checksums.
+//! Stored zip files, taken apart and put together with right checksums: damage reaches the readers of their entries.
 
 /// Changes one file of a stored zip and packs it again. `change` is given the file's bytes, how many of the buffer they
 /// are and the largest size they may have, and gives their new number. Data that is no zip is changed as it stands.
