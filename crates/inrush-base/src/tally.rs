@@ -1,6 +1,8 @@
 //! Counts how often each algorithm and each strategy of the compiler was taken, for tests that must reach all of them.
 //!
-//! Counting costs nothing but where the feature `tally` is on, as in the tests' crates.
+//! Nothing is counted before [`start`], which only tests call. It is no feature of the crate: tests and programs then share one build.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 macro_rules! ways {
     ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
@@ -95,29 +97,25 @@ ways! {
     BlockTwice "block: code of its own for the last program",
 }
 
-#[cfg(feature = "tally")]
-mod counting {
-    use super::Way;
-    use std::sync::atomic::{AtomicU64, Ordering};
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static COUNTS: [AtomicU64; Way::ALL.len()] = [const { AtomicU64::new(0) }; Way::ALL.len()];
 
-    static COUNTS: [AtomicU64; Way::ALL.len()] = [const { AtomicU64::new(0) }; Way::ALL.len()];
+/// Starts to count, for the rest of the process.
+pub fn start() {
+    COUNTING.store(true, Ordering::Relaxed);
+}
 
-    pub fn reached(way: Way) {
+/// Counts that a way was taken.
+#[inline]
+pub fn reached(way: Way) {
+    if COUNTING.load(Ordering::Relaxed) {
         COUNTS[way as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often each way was taken in this process.
-    pub fn counts() -> Vec<(Way, u64)> {
-        (Way::ALL.iter())
-            .map(|w| (*w, COUNTS[*w as usize].load(Ordering::Relaxed)))
-            .collect()
     }
 }
 
-#[cfg(feature = "tally")]
-pub use counting::{counts, reached};
-
-/// Counts that a way was taken.
-#[cfg(not(feature = "tally"))]
-#[inline(always)]
-pub fn reached(_: Way) {}
+/// How often each way was taken in this process, since [`start`].
+pub fn counts() -> Vec<(Way, u64)> {
+    (Way::ALL.iter())
+        .map(|w| (*w, COUNTS[*w as usize].load(Ordering::Relaxed)))
+        .collect()
+}

@@ -6,6 +6,7 @@
 //! others.
 
 use crate::{cargo, documents, history, root, sources};
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// A crate and one that must not be among what it is built from.
@@ -82,6 +83,8 @@ pub(crate) fn tidy() -> Result<(), String> {
     cargo(
         &[
             "clippy",
+            // The profile of the tests: both run the same build scripts and procedural macros.
+            "--release",
             "--workspace",
             "--all-targets",
             "--quiet",
@@ -92,7 +95,7 @@ pub(crate) fn tidy() -> Result<(), String> {
         &[],
     )?;
     // Asked of cargo itself, so that a dependency through a third crate counts.
-    let mut broken = Vec::new();
+    let mut broken = features_that_differ()?;
     for (package, other) in DOES_NOT_KNOW {
         if depends(package, other)? {
             broken.push(format!("{package} knows {other}"));
@@ -105,22 +108,72 @@ pub(crate) fn tidy() -> Result<(), String> {
     }
 }
 
+/// Packages that the tests and the wheels build by themselves, besides the whole workspace.
+const BUILT_ALONE: &[&str] = &[
+    "inrush-cli",
+    "inrush-container",
+    "inrush-filetest",
+    "inrush-gpucheck",
+    "inrush-python",
+    "inrush-runtime-python",
+    "xtask",
+];
+
+/// Crates that are built with other features on their own than with the whole workspace, by a sentence each. They, and what
+/// depends on them, would be built twice.
+fn features_that_differ() -> Result<Vec<String>, String> {
+    let whole = features(&["--workspace"])?;
+    let mut found = Vec::new();
+    for package in BUILT_ALONE {
+        for (name, alone) in features(&["--package", package])? {
+            // Programs that open packages do without the compiler.
+            if name.starts_with("inrush-host ") {
+                continue;
+            }
+            let united = whole.get(&name).cloned().unwrap_or_default();
+            if alone != united {
+                found.push(format!(
+                    "`{name}` has the features {alone:?} in a build of {package}, {united:?} in one of the workspace: see crates/inrush-features/Cargo.toml"
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The features of each crate, by name and version, in a build of what `selection` names.
+fn features(selection: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+    let lines = tree(&[selection, &["--format", "{p}|{f}"]].concat())?;
+    let mut out: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in lines.lines() {
+        if let Some((crate_, features)) = line.split_once('|') {
+            // Behind name and version: a folder, and a mark of what was listed before.
+            let name: Vec<&str> = crate_.split_whitespace().take(2).collect();
+            let features = features.trim_end_matches(" (*)").to_string();
+            out.entry(name.join(" ")).or_default().insert(features);
+        }
+    }
+    Ok(out)
+}
+
 /// Returns true if `package`, as it is built into others (without dependencies of its tests), depends on
 /// `other`. A package that does not exist depends on nothing.
 fn depends(package: &str, other: &str) -> Result<bool, String> {
+    let text = tree(&["--package", package])?;
+    Ok((text.lines()).any(|l| l.split_whitespace().next() == Some(other)))
+}
+
+/// Returns what `cargo tree` prints of dependencies that are built in, one a line.
+fn tree(args: &[&str]) -> Result<String, String> {
     let out = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--package",
-            package,
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-        ])
+        .args(["tree", "--edges", "normal,build", "--prefix", "none"])
+        .args(args)
         .current_dir(root())
         .output()
         .map_err(|e| format!("cargo tree: {e}"))?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    Ok((text.lines()).any(|l| l.split_whitespace().next() == Some(other)))
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("cargo tree {}: {why}", args.join(" ")));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }

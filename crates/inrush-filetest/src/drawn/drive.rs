@@ -245,6 +245,7 @@ fn end_late(end: Instant) {
 fn work(o: &Options, worker: u64) -> ExitCode {
     let end = Instant::now() + Duration::from_secs(o.seconds);
     end_late(end);
+    inrush_base::tally::start();
     // Panics are failures that are told with their graph.
     std::panic::set_hook(Box::new(|_| {}));
     let mut at = 0u64;
