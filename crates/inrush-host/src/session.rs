@@ -128,7 +128,9 @@ impl Session {
         let views = (new.iter())
             .map(|(name, w)| match w {
                 NewWeight::Host(v) => Ok((*name, *v)),
-                NewWeight::Device(t) => Err(on_device(&format!("weight `{name}`"), t)),
+                NewWeight::Device(t) | NewWeight::Shared(t) => {
+                    Err(on_device(&format!("weight `{name}`"), t))
+                }
             })
             .collect::<Result<Vec<(&str, WeightView<'_>)>>>()?;
         s.update_weights(&views, names)

@@ -98,6 +98,7 @@ pub(crate) fn load(
             concurrent,
             capture: cuda_graphs,
             seed,
+            ..Options::default()
         },
     };
     let open = || -> Result<(Session, Option<Nesting>)> {

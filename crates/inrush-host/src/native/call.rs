@@ -9,7 +9,7 @@ use crate::gpu::{Frame, POINTER_ALIGNMENT};
 use crate::program::{Lowered, Object, Out, Read};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
-use inrush_program::{evaluate_known, solve};
+use inrush_program::{Reads, evaluate_known, solve};
 use inrush_runtime::{Tensor, Value, Writes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +29,10 @@ pub(super) struct Parts<'a> {
     pub(super) set: &'a WeightSet,
     /// By slot: the call writes the argument or weight.
     pub(super) written: &'a [bool],
+    /// By slot: what steps assume about the memory of the argument.
+    pub(super) reads: &'a [Reads],
+    /// Tensors of the device with other strides can be copied.
+    pub(super) copies_strides: bool,
     /// Number of the device.
     pub(super) device: i32,
     /// The caller's stream, whose work outputs wait for.
@@ -168,13 +172,13 @@ impl<'a> CallState<'a> {
                 continue;
             };
             let shape = shape(layout, &self.sizes)?;
-            self.check_tensor(given, &shape, self.parts.written[*slot])
+            self.check_tensor(given, &shape, *slot)
                 .map_err(|e| self.at_input(*slot, e))?;
         }
         Ok(())
     }
 
-    fn check_tensor(&self, given: Given<'_>, shape: &Shape, written: bool) -> Result<()> {
+    fn check_tensor(&self, given: Given<'_>, shape: &Shape, slot: usize) -> Result<()> {
         let (dtype, sizes) = match given {
             Given::Value(Value::Tensor(t)) => (t.dtype, &t.sizes),
             Given::Value(_) => return Err(no_tensor()),
@@ -192,17 +196,23 @@ impl<'a> CallState<'a> {
             Given::Device(t) => t.read_only,
             Given::Value(_) => false,
         };
-        if written && forbidden {
+        if self.parts.written[slot] && forbidden {
             return Err(Error::input(
                 "the model writes it, and its memory is read-only or a copy that the caller does not see",
             ));
         }
         if let Given::Device(t) = given {
             self.check_device(t)?;
-            if !same_strides(&t.sizes, &t.strides, &shape.strides) {
+            let copied = self.parts.copies_strides && self.parts.reads[slot] == Reads::Elements;
+            if !copied && !same_strides(&t.sizes, &t.strides, &shape.strides) {
+                let advice = match self.parts.copies_strides {
+                    true => "the program counts positions in its memory",
+                    false => {
+                        "make it contiguous, or pass it in memory of the host, which is laid out anew"
+                    }
+                };
                 return Err(Error::input(format!(
-                    "its strides are {:?}, the model was compiled for {:?}: make it contiguous, or pass it in memory of the \
-                     host, which is laid out anew",
+                    "its strides are {:?}, the model was compiled for {:?}: {advice}",
                     t.strides, shape.strides
                 )));
             }
@@ -262,8 +272,9 @@ impl<'a> CallState<'a> {
         for (slot, to) in self.parts.lowered.program.inputs.iter().zip(fixed) {
             match (self.given[*slot], to) {
                 (Some(Given::Device(t)), Some(to)) => {
+                    let (to_shape, from) = (to.shape(), t.shape());
                     // SAFETY: the argument was compared with the layout of the buffer, and stays until the work is done.
-                    unsafe { host.copy(to.address, t.address, to.bytes() as u64)? };
+                    unsafe { host.copy_tensor((to.address, &to_shape), (t.address, &from))? };
                 }
                 (Some(Given::Value(Value::Tensor(t))), Some(to)) => {
                     let t = match t.lies_as(&to.strides) {
@@ -332,8 +343,8 @@ impl<'a> CallState<'a> {
     ) -> Result<()> {
         match self.given[slot] {
             Some(Given::Device(t)) => {
-                // SAFETY: both have the same layout; the argument is the caller's until the work is done.
-                unsafe { host.copy(t.address, from, shape.bytes()?) }
+                // SAFETY: both have this dtype and these sizes; the argument is the caller's until the work is done.
+                unsafe { host.copy_tensor((t.address, &t.shape()), (from, shape)) }
             }
             Some(Given::Value(Value::Tensor(t))) => {
                 // SAFETY: the memory is there until the call's work is done.
@@ -425,12 +436,17 @@ impl<'a> CallState<'a> {
             return Ok(());
         }
         let tensor = match self.given[slot] {
-            Some(Given::Device(t)) if t.address.is_multiple_of(POINTER_ALIGNMENT) => {
-                frame.bases[slot] = t.address;
-                return Ok(());
+            Some(Given::Device(t)) => {
+                let same = same_strides(&t.sizes, &t.strides, &shape.strides);
+                if same && t.address.is_multiple_of(POINTER_ALIGNMENT) {
+                    frame.bases[slot] = t.address;
+                    return Ok(());
+                }
+                let tensor = process.new_tensor(shape)?;
+                // SAFETY: the tensor was compared with this shape, and the caller keeps it until the call's work is done.
+                unsafe { process.copy_tensor((tensor.address, shape), (t.address, &t.shape()))? };
+                tensor
             }
-            // SAFETY: the tensor was compared with this shape, and the caller keeps it until the call's work is done.
-            Some(Given::Device(t)) => unsafe { process.copy_of(shape, t.address)? },
             Some(Given::Value(Value::Tensor(t))) => {
                 let t = match t.lies_as(&shape.strides) {
                     true => t.clone(),

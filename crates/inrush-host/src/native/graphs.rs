@@ -22,8 +22,8 @@ const SEEN: usize = 64;
 pub(super) struct Key {
     /// Values of the symbols: all sizes follow from them.
     pub(super) symbols: Vec<Option<i64>>,
-    /// The address of the set of weights.
-    pub(super) set: DevicePtr,
+    /// The addresses of the set of weights.
+    pub(super) set: Vec<DevicePtr>,
 }
 
 /// A captured call.
@@ -156,7 +156,7 @@ mod tests {
     fn key(n: i64) -> Key {
         Key {
             symbols: vec![Some(n)],
-            set: 512,
+            set: vec![512],
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
         graphs.forget(&key(1));
         assert!(matches!(graphs.find(&key(1), 2), Found::Familiar));
         let other = Key {
-            set: 1024,
+            set: vec![1024],
             ..key(1)
         };
         assert!(matches!(graphs.find(&other, 2), Found::New));

@@ -1,6 +1,6 @@
 //! The hosts of a model: each call has one to itself, with a stream and a handle of cuBLAS.
 
-use super::memory::Pool;
+use super::memory::{Memory, Pool, TensorLibrary};
 use super::process::Process;
 use crate::gpu::cublas::Blas;
 use crate::gpu::driver::{Context, Driver, Stream};
@@ -13,7 +13,7 @@ pub(super) struct Hosts {
     pub(super) driver: Driver,
     pub(super) context: Context,
     pub(super) blas: Option<&'static Blas>,
-    pool: Arc<Pool>,
+    pub(super) memory: Memory,
     most: usize,
     state: Mutex<State>,
     returned: Condvar,
@@ -34,14 +34,18 @@ pub(super) struct Held<'a> {
 }
 
 impl Hosts {
-    /// Makes the list of at most `most` hosts. The context is current.
+    /// Makes the list of at most `most` hosts, which allocate from `library` or else from the driver. The context is current.
     pub(super) fn new(
         (driver, context): (Driver, Context),
         blas: Option<&'static Blas>,
+        library: Option<Arc<dyn TensorLibrary>>,
         most: usize,
     ) -> Hosts {
         Hosts {
-            pool: Pool::new(driver.clone(), context),
+            memory: match library {
+                Some(library) => Memory::Library(library),
+                None => Memory::Driver(Pool::new(driver.clone(), context)),
+            },
             driver,
             context,
             blas,
@@ -51,13 +55,13 @@ impl Hosts {
         }
     }
 
-    /// Makes a host with memory of its own, which no call of another host gets.
+    /// Makes a host with memory of its own from the driver, which no call of another host gets.
     ///
     /// # Errors
     /// Those of the driver.
     pub(super) fn apart(&self) -> Result<Process> {
         let pool = Pool::new(self.driver.clone(), self.context);
-        Process::new(self.driver.clone(), pool, self.blas)
+        Process::new(self.driver.clone(), Memory::Driver(pool), self.blas)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -88,7 +92,7 @@ impl Hosts {
         drop(state);
         let made = match host {
             Some(host) => Ok(host),
-            None => Process::new(self.driver.clone(), self.pool.clone(), self.blas),
+            None => Process::new(self.driver.clone(), self.memory.clone(), self.blas),
         };
         let host = made.inspect_err(|_| {
             self.lock().made -= 1;

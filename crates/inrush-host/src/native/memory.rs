@@ -6,13 +6,42 @@
 //! of the same sizes get the same addresses, which batches and recordings of launches ask for.
 
 use crate::gpu::driver::{self, Context, DevicePtr, Driver, Stream};
+use crate::shape::Shape;
+use inrush_base::{Error, Result, same_strides};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Sizes of blocks are multiples of this.
 const GRAIN: usize = 512;
 /// Streams whose freed blocks are kept.
 const MAX_STREAMS: usize = 32;
+
+/// Owns memory of a device. Dropping it gives the memory to later work of the stream that it was allocated for.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A tensor library of the process that lends its memory to calls, and copies tensors from one layout to another. The context of
+/// the device is current where its methods are called.
+pub trait TensorLibrary: Send + Sync + fmt::Debug {
+    /// Allocates a tensor of this shape for work of a stream, with unspecified contents; `None` if the device has too little
+    /// memory. The address is a multiple of 512, unless the tensor has no elements.
+    fn allocate(&self, shape: &Shape, stream: Stream) -> Option<(Owner, DevicePtr)>;
+
+    /// Copies elements from one tensor to another of the same dtype and sizes, in the order of the stream's work.
+    ///
+    /// # Errors
+    /// Those of the library.
+    ///
+    /// # Safety
+    /// Both addresses are of tensors of these shapes until the work is done. No two elements of the first share memory.
+    unsafe fn copy(
+        &self,
+        to: (DevicePtr, &Shape),
+        from: (DevicePtr, &Shape),
+        stream: Stream,
+    ) -> Result<()>;
+}
 
 /// The memory of calls on a device.
 pub struct Pool {
@@ -74,6 +103,93 @@ impl Pool {
             stream,
             memory: Some(memory),
         })
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+/// The memory that a host allocates from.
+#[derive(Clone, Debug)]
+pub enum Memory {
+    Driver(Arc<Pool>),
+    Library(Arc<dyn TensorLibrary>),
+}
+
+impl Memory {
+    /// Allocates a tensor for work of a stream: see [`TensorLibrary::allocate`].
+    pub fn allocate(&self, shape: &Shape, stream: Stream) -> Option<(Owner, DevicePtr)> {
+        match self {
+            Memory::Library(m) => m.allocate(shape, stream),
+            Memory::Driver(pool) => {
+                let bytes = usize::try_from(shape.bytes().ok()?).ok()?;
+                let block = pool.take(bytes, stream)?;
+                let address = block.address();
+                Some((Arc::new(block), address))
+            }
+        }
+    }
+
+    /// Allocates a block for work of any stream, which goes back to its allocator when its owner is dropped.
+    ///
+    /// # Errors
+    /// Too little memory, and those of the driver.
+    pub fn allocate_block(&self, driver: &Driver, bytes: u64) -> Result<(Owner, DevicePtr)> {
+        match self {
+            Memory::Driver(_) => {
+                let memory = driver.allocate(bytes as usize)?;
+                let address = memory.address();
+                Ok((Arc::new(memory), address))
+            }
+            Memory::Library(m) => {
+                let made = m.allocate(&Shape::of_bytes(bytes.max(1)), Stream(0));
+                let made = made.ok_or_else(|| {
+                    Error::out_of_memory(format!(
+                        "the device has too little memory for {bytes} bytes"
+                    ))
+                })?;
+                // Work of the stream that it was used by before may still run.
+                driver.synchronize_all()?;
+                Ok(made)
+            }
+        }
+    }
+
+    /// Copies a tensor to one of the same dtype and sizes, whose strides may be others.
+    ///
+    /// # Errors
+    /// An unsupported error for other strides where memory is the driver's.
+    ///
+    /// # Safety
+    /// As for [`TensorLibrary::copy`]; tensors of the same strides may have elements that share memory.
+    pub unsafe fn copy(
+        &self,
+        driver: &Driver,
+        to: (DevicePtr, &Shape),
+        from: (DevicePtr, &Shape),
+        stream: Stream,
+    ) -> Result<()> {
+        let bytes = to.1.bytes()? as usize;
+        match self {
+            _ if bytes == 0 => Ok(()),
+            _ if same_strides(&to.1.sizes, &to.1.strides, &from.1.strides) => {
+                // SAFETY: the caller's promise; both span as many bytes.
+                unsafe { driver.copy(to.0, from.0, bytes, stream) }
+            }
+            // SAFETY: the caller's promise.
+            Memory::Library(m) => unsafe { m.copy(to, from, stream) },
+            Memory::Driver(_) => Err(Error::unsupported(
+                "the driver copies no tensor into one of other strides",
+            )),
+        }
+    }
+
+    /// Returns true if tensors of other strides can be copied.
+    pub fn copies_strides(&self) -> bool {
+        matches!(self, Memory::Library(_))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! device     what a device is, asked of its driver
-//! memory     device memory that is used again by later work of the same stream
+//! memory     device memory that is used again by later work of the same stream: the driver's, or a tensor library's
 //! process    the host of one call: a stream, a handle of cuBLAS
 //! hosts      the bounded number of hosts that a model has
 //! tensor     tensors in memory of a device; what calls take and give
@@ -37,8 +37,9 @@ pub use crate::gpu::driver::Stream;
 pub use crate::program::{Lowered, Object};
 #[cfg(feature = "compiler")]
 pub use lower::{compile, lower};
+pub use memory::{Owner, TensorLibrary};
 pub use model::{Model, Options};
-pub use package::{Form, choose};
+pub use package::{Form, check_kind, choose};
 pub use target::{Wanted, WantedGpu, parts};
 pub use tensor::{Argument, DeviceTensor, Output};
 pub use weights::NewWeight;

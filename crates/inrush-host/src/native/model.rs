@@ -3,18 +3,21 @@
 use super::call::{CallState, Given, Parts};
 use super::graphs::{self, Captured, Found, Graphs, Key};
 use super::hosts::Hosts;
+use super::memory::TensorLibrary;
 use super::process::Process;
 use super::tensor::{Argument, DeviceTensor, Output};
-use super::weights::{Entry, NewWeight, WeightPlan, WeightSet, written};
+use super::weights::{Entry, NewWeight, WeightPlan, WeightSet, reads, written};
 use crate::gpu::Engine;
 use crate::gpu::cublas::Blas;
 use crate::gpu::driver::{Driver, Entered, Marker, OwnedStream, Stream};
 use crate::program::{Device, HostProgram, Lowered};
 use inrush_base::{Error, Result};
-use inrush_program::SEED;
+use inrush_program::{Reads, SEED};
 use inrush_runtime::tensor::copy_strided;
 use inrush_runtime::triton::Binary;
-use inrush_runtime::{Names, Signature, Tensor, Value, WeightSource, WeightSpec, check_update};
+use inrush_runtime::{
+    Names, Set, Signature, Tensor, Value, WeightSource, WeightSpec, check_update,
+};
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -30,6 +33,8 @@ pub struct Options {
     pub capture: bool,
     /// The seed of the first call's random numbers, if the model draws some.
     pub seed: i64,
+    /// The library that memory of calls and weights is from; `None` for the driver.
+    pub library: Option<Arc<dyn TensorLibrary>>,
 }
 
 impl Default for Options {
@@ -38,6 +43,7 @@ impl Default for Options {
             concurrent: 4,
             capture: false,
             seed: 0,
+            library: None,
         }
     }
 }
@@ -57,6 +63,8 @@ pub struct Loaded {
     signature: Signature,
     /// By slot: a call writes the argument or weight.
     written: Vec<bool>,
+    /// By slot: what steps assume about the memory of the argument.
+    reads: Vec<Reads>,
     options: Options,
     graphs: Option<Graphs>,
     active: Mutex<Arc<WeightSet>>,
@@ -111,7 +119,13 @@ impl Model {
         let engine = Engine::new(&lowered.program, binaries)?;
         engine.preload(&lowered.program)?;
         let plan = WeightPlan::of(&lowered)?;
-        let set = WeightSet::new(&plan, (&driver, context))?;
+        let hosts = Hosts::new(
+            (driver.clone(), context),
+            blas,
+            options.library.clone(),
+            options.concurrent,
+        );
+        let set = WeightSet::new(&plan, (&driver, context), &hosts.memory)?;
         set.fill(&plan, weights)?;
         if let Some(e) = plan.entry(SEED) {
             set.write_seed(e, options.seed)?;
@@ -120,13 +134,14 @@ impl Model {
             loaded: ManuallyDrop::new(Loaded {
                 signature: super::signature::of(&lowered),
                 written: written(&lowered.program),
+                reads: reads(&lowered.program),
                 imports: (
                     driver.own_stream()?,
                     Mutex::new(driver.marker()?),
                     AtomicBool::new(false),
                 ),
                 state: Mutex::new(driver.marker()?),
-                hosts: Hosts::new((driver, context), blas, options.concurrent),
+                hosts,
                 active: Mutex::new(Arc::new(set)),
                 sets: Mutex::default(),
                 lowered,
@@ -167,6 +182,12 @@ impl Model {
     /// Returns the inputs and outputs.
     pub fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// Returns what the program assumes about the memory of each input, in call order.
+    pub fn input_reads(&self) -> Vec<Reads> {
+        let slots = self.lowered.program.inputs.iter();
+        slots.map(|slot| self.reads[*slot]).collect()
     }
 
     /// Lists the weights that the model reads, in the program's order.
@@ -291,6 +312,8 @@ impl Model {
             plan: &self.plan,
             set: &set,
             written: &self.written,
+            reads: &self.reads,
+            copies_strides: self.hosts.memory.copies_strides(),
             device: self.device.index,
             stream,
         };
@@ -337,7 +360,7 @@ impl Model {
         };
         let key = Key {
             symbols: call.symbols.clone(),
-            set: call.parts().set.base(),
+            set: call.parts().set.addresses(),
         };
         // What the caller captures is to be made of launches.
         if self.hosts.driver.is_capturing(work)? {
@@ -402,15 +425,44 @@ impl Model {
     /// An input error that names the weight, for a name that the model does not have, another dtype or other sizes, and with
     /// [`Names::All`] for a name that is missing. The sets are unchanged then, and so they are for too little memory.
     pub fn update_weights(&self, new: &[(&str, NewWeight<'_>)], names: Names) -> Result<()> {
+        self.update(Set::Inactive, new, names)
+    }
+
+    /// Replaces weights of a set. New calls see a change of the active set at once, calls in flight finish on the old weights.
+    /// The other set is unchanged.
+    ///
+    /// # Errors
+    /// Those of [`Model::update_weights`].
+    pub fn update(&self, which: Set, new: &[(&str, NewWeight<'_>)], names: Names) -> Result<()> {
+        let given = self.check_new(new, names)?;
+        let _entered = self.enter()?;
+        let mut sets = lock(&self.sets);
+        let set = self.new_set(&mut sets, which, new, &given)?;
+        let mut next = Next { set, given };
+        match which {
+            Set::Active => self.activate(&mut sets, next),
+            Set::Inactive => {
+                if let Some(before) = sets.next.take() {
+                    next.given.extend(before.given);
+                    sets.spare = Some(Arc::new(before.set));
+                }
+                sets.next = Some(next);
+                Ok(())
+            }
+        }
+    }
+
+    /// Compares new weights with what the model takes, and returns their names.
+    fn check_new(&self, new: &[(&str, NewWeight<'_>)], names: Names) -> Result<BTreeSet<String>> {
         let given: Vec<_> = (new.iter())
             .map(|(name, w)| match w {
                 NewWeight::Host(v) => (*name, v.dtype, v.sizes),
-                NewWeight::Device(t) => (*name, t.dtype, t.sizes.as_slice()),
+                NewWeight::Device(t) | NewWeight::Shared(t) => (*name, t.dtype, t.sizes.as_slice()),
             })
             .collect();
         check_update(&self.weights(), &given, names)?;
         for (name, w) in new {
-            if let NewWeight::Device(t) = w
+            if let NewWeight::Device(t) | NewWeight::Shared(t) = w
                 && t.device != self.device.index
             {
                 return Err(Error::input(format!(
@@ -419,22 +471,32 @@ impl Model {
                 )));
             }
         }
-        let _entered = self.enter()?;
-        let mut sets = lock(&self.sets);
+        Ok(given.iter().map(|g| g.0.to_string()).collect())
+    }
+
+    /// Makes a set that has new weights, and all others of the set that is updated.
+    fn new_set(
+        &self,
+        sets: &mut Sets,
+        which: Set,
+        new: &[(&str, NewWeight<'_>)],
+        given: &BTreeSet<String>,
+    ) -> Result<WeightSet> {
         let host = self.hosts.take(None)?;
         let stream = crate::host::Host::stream(&*host);
         let driver = &self.hosts.driver;
         let values = new.iter().filter_map(|(_, w)| match w {
-            NewWeight::Device(t) => Some(Given::Device(t)),
+            NewWeight::Device(t) | NewWeight::Shared(t) => Some(Given::Device(t)),
             NewWeight::Host(_) => None,
         });
         self.order_after(&values.collect::<Vec<_>>(), None, stream)?;
         driver.synchronize(stream)?;
-        let set = self.blank(&mut sets)?;
-        let named = |e: &Entry| given.iter().any(|g| g.0 == e.name);
+        let mut set = self.blank(sets)?;
         let active = lock(&self.active).clone();
-        let base = sets.next.as_ref().map_or(&*active, |n| &n.set);
-        set.copy_from(&self.plan, base, stream, &|e| !named(e))?;
+        let next = sets.next.as_ref().filter(|_| which == Set::Inactive);
+        let base = next.map_or(&*active, |n| &n.set);
+        let kept = |e: &Entry| !given.contains(&e.name);
+        set.copy_from(&self.plan, base, stream, &kept)?;
         for (name, w) in new {
             let Some(e) = self.plan.entry(name) else {
                 continue;
@@ -442,28 +504,23 @@ impl Model {
             match w {
                 NewWeight::Host(v) => set.write_host(e, v)?,
                 NewWeight::Device(t) => set.write_device(e, t, stream)?,
+                NewWeight::Shared(t) => set.share(e, t)?,
             }
         }
         driver.synchronize(stream)?;
-        let before = sets.next.take();
-        let mut all = BTreeSet::new();
-        if let Some(n) = before {
-            all = n.given;
-            sets.spare = Some(Arc::new(n.set));
-        }
-        all.extend(given.iter().map(|g| g.0.to_string()));
-        sets.next = Some(Next { set, given: all });
-        Ok(())
+        Ok(set)
     }
 
     /// Returns a set that nothing reads: that of an earlier swap, if its calls are over, else a new one.
     fn blank(&self, sets: &mut Sets) -> Result<WeightSet> {
-        if let Some(spare) = sets.spare.take().and_then(|s| Arc::try_unwrap(s).ok()) {
+        if let Some(mut spare) = sets.spare.take().and_then(|s| Arc::try_unwrap(s).ok()) {
             // Work that calls issued may still read it.
             self.hosts.driver.synchronize_all()?;
+            spare.clear_shared();
             return Ok(spare);
         }
-        WeightSet::new(&self.plan, (&self.hosts.driver, self.hosts.context))
+        let on = (&self.hosts.driver, self.hosts.context);
+        WeightSet::new(&self.plan, on, &self.hosts.memory)
     }
 
     /// Makes the inactive set the active one. Calls that have begun finish on the old set; later ones run on the new one.
@@ -474,33 +531,42 @@ impl Model {
     pub fn swap_weights(&self) -> Result<()> {
         let _entered = self.enter()?;
         let mut sets = lock(&self.sets);
-        let Some(next) = &sets.next else {
-            return Err(Error::input(
-                "there are no new weights to swap in: update them first",
-            ));
-        };
-        if self.writes_state() {
-            let state = lock(&self.state);
+        let next = sets.next.take().ok_or_else(|| {
+            Error::input("there are no new weights to swap in: update them first")
+        })?;
+        self.activate(&mut sets, next)
+    }
+
+    /// Makes a set the active one. Buffers that calls write keep their contents unless the set was given others.
+    fn activate(&self, sets: &mut Sets, mut next: Next) -> Result<()> {
+        let state = self.writes_state().then(|| lock(&self.state));
+        if let Some(last) = &state {
             let host = self.hosts.take(None)?;
             let stream = crate::host::Host::stream(&*host);
-            state.wait(stream)?;
+            last.wait(stream)?;
             let kept = |e: &Entry| e.written && !next.given.contains(&e.name);
             let active = lock(&self.active).clone();
-            next.set.copy_from(&self.plan, &active, stream, &kept)?;
+            (next.set).copy_from(&self.plan, &active, stream, &kept)?;
             self.hosts.driver.synchronize(stream)?;
-            self.exchange(&mut sets);
-            drop(state);
-        } else {
-            self.exchange(&mut sets);
         }
+        let old = std::mem::replace(&mut *lock(&self.active), Arc::new(next.set));
+        sets.spare = Some(old);
+        drop(state);
         Ok(())
     }
 
-    fn exchange(&self, sets: &mut Sets) {
-        if let Some(next) = sets.next.take() {
-            let old = std::mem::replace(&mut *lock(&self.active), Arc::new(next.set));
-            sets.spare = Some(old);
+    /// Returns an error where there is no inactive set. Nothing is computed of weights before calls, so that weights in memory of
+    /// others which their owners have written are read as they are.
+    ///
+    /// # Errors
+    /// An input error where there is no inactive set.
+    pub fn recompute(&self, which: Set) -> Result<()> {
+        if which == Set::Inactive && lock(&self.sets).next.is_none() {
+            return Err(Error::input(
+                "there is no inactive set of weights: update it first",
+            ));
         }
+        Ok(())
     }
 
     /// Forgets the inactive set.

@@ -37,11 +37,14 @@ impl Model {
     /// A machine error without a driver or device, or without cuBLAS where the program calls it; an unsupported one that lists
     /// the package's targets if none fits; an input error for damaged weights.
     pub fn from_package(package: &Package, device: Device, options: Options) -> Result<Model> {
+        check_kind(package, device)?;
         let driver = Driver::get()?;
-        let _entered = driver.enter(driver.primary_context(device.index)?)?;
+        let name = devices::torch_name(device);
+        let context = driver.primary_context(device.index);
+        let context = context.map_err(|e| e.context(format!("`{name}`")))?;
+        let _entered = driver.enter(context)?;
         let p = driver.properties()?;
         let capability = p.major * 10 + p.minor;
-        let name = devices::torch_name(device);
         let (target, form) = choose(package, device, capability).map_err(|e| {
             e.context(format!(
                 "`{name}`, of compute capability {}.{}",
@@ -60,6 +63,22 @@ impl Model {
         let binaries = binaries(package, target, form)?;
         Model::new(lowered, binaries, package, device, blas, options)
     }
+}
+
+/// Refuses a package without a target for a kind of device, whether this machine has such a device or not.
+///
+/// # Errors
+/// An unsupported error that lists the targets.
+pub fn check_kind(package: &Package, device: Device) -> Result<()> {
+    let kind = devices::by_torch_number(device.kind).map(|d| d.device.name);
+    if package.gpus().any(|t| Some(t.gpu.kind.as_str()) == kind) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "the package has no target for `{}`, only {}",
+        devices::torch_name(device),
+        package.target_names()
+    )))
 }
 
 /// Returns the target for a device of a compute capability: the machine code of the latest architecture that fits, else PTX.

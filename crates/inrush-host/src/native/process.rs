@@ -1,7 +1,7 @@
 //! The host of a call: the device's driver, and nothing of PyTorch.
 
 use super::call::CallState;
-use super::memory::{Block, Pool};
+use super::memory::{Memory, Owner};
 use crate::gpu::cublas::{self, Blas};
 use crate::gpu::driver::{DevicePtr, Driver, OwnedStream, Stream};
 use crate::gpu::plan::Op;
@@ -10,7 +10,6 @@ use crate::host::{Host, Results};
 use crate::program::{Gpu, LibraryOp, StepKind};
 use crate::shape::Shape;
 use inrush_base::{Error, Result};
-use std::sync::Arc;
 
 /// Bytes of cuBLAS's workspace.
 const WORKSPACE: u64 = 32 << 20;
@@ -21,7 +20,7 @@ pub struct Process {
     /// The stream of the call: the host's own, or the caller's.
     stream: Stream,
     own: OwnedStream,
-    pool: Arc<Pool>,
+    memory: Memory,
     blas: Option<Handle>,
 }
 
@@ -29,14 +28,15 @@ pub struct Process {
 struct Handle {
     blas: &'static Blas,
     handle: usize,
-    _workspace: Block,
+    _workspace: Owner,
 }
 
 /// A tensor: its own memory, or a part of others'.
 pub struct Tensor {
     pub(super) address: DevicePtr,
     pub(super) shape: Shape,
-    _block: Option<Block>,
+    /// `None` for memory of others.
+    pub(super) owner: Option<Owner>,
 }
 
 impl Process {
@@ -46,17 +46,17 @@ impl Process {
     /// Those of the driver. A machine error if cuBLAS cannot be used.
     pub(super) fn new(
         driver: Driver,
-        pool: Arc<Pool>,
+        memory: Memory,
         blas: Option<&'static Blas>,
     ) -> Result<Process> {
         let own = driver.own_stream()?;
         let stream = own.stream();
-        let blas = blas.map(|b| Handle::new(b, &pool, stream)).transpose()?;
+        let blas = blas.map(|b| Handle::new(b, &memory, stream)).transpose()?;
         Ok(Process {
             driver,
             stream,
             own,
-            pool,
+            memory,
             blas,
         })
     }
@@ -77,7 +77,7 @@ impl Process {
         let stream = stream.unwrap_or(self.own.stream());
         if let Some(h) = &mut self.blas {
             // Earlier work may still use the workspace of the other stream.
-            h._workspace = workspace(h.blas, h.handle, &self.pool, stream)?;
+            h._workspace = workspace(h.blas, h.handle, &self.memory, stream)?;
         }
         self.stream = stream;
         Ok(())
@@ -141,6 +141,22 @@ impl Process {
         unsafe { self.driver.copy(to, from, bytes as usize, self.stream) }
     }
 
+    /// Copies a tensor to one of the same dtype and sizes, in the order of the stream's work: see [`Memory::copy`].
+    ///
+    /// # Errors
+    /// Those of the driver and of the library that copies between layouts.
+    ///
+    /// # Safety
+    /// As for [`Memory::copy`].
+    pub(super) unsafe fn copy_tensor(
+        &self,
+        to: (DevicePtr, &Shape),
+        from: (DevicePtr, &Shape),
+    ) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.memory.copy(&self.driver, to, from, self.stream) }
+    }
+
     /// Allocates a tensor with unspecified contents.
     ///
     /// # Errors
@@ -158,13 +174,13 @@ impl Process {
 
 impl Handle {
     /// Makes a handle of cuBLAS for a stream.
-    fn new(blas: &'static Blas, pool: &Arc<Pool>, stream: Stream) -> Result<Handle> {
+    fn new(blas: &'static Blas, memory: &Memory, stream: Stream) -> Result<Handle> {
         let handle = blas.create().ok_or_else(refused)?;
-        match workspace(blas, handle, pool, stream) {
-            Ok(block) => Ok(Handle {
+        match workspace(blas, handle, memory, stream) {
+            Ok(owner) => Ok(Handle {
                 blas,
                 handle,
-                _workspace: block,
+                _workspace: owner,
             }),
             Err(e) => {
                 // SAFETY: the handle was just made, and nothing uses it.
@@ -187,16 +203,12 @@ fn refused() -> Error {
 }
 
 /// Has a handle issue on a stream, with a new workspace there.
-fn workspace(blas: &Blas, handle: usize, pool: &Arc<Pool>, stream: Stream) -> Result<Block> {
-    let block = pool.take(WORKSPACE as usize, stream).ok_or_else(refused)?;
+fn workspace(blas: &Blas, handle: usize, memory: &Memory, stream: Stream) -> Result<Owner> {
+    let shape = Shape::of_bytes(WORKSPACE);
+    let (owner, address) = memory.allocate(&shape, stream).ok_or_else(refused)?;
     // The library's own way of computing: products of float32 are not rounded to fewer bits.
-    match blas.direct(
-        handle,
-        stream,
-        (block.address(), WORKSPACE),
-        cublas::DEFAULT_MATH,
-    ) {
-        true => Ok(block),
+    match blas.direct(handle, stream, (address, WORKSPACE), cublas::DEFAULT_MATH) {
+        true => Ok(owner),
         false => Err(refused()),
     }
 }
@@ -215,13 +227,11 @@ impl Host for Process {
     }
 
     fn allocate(&self, shape: &Shape) -> Option<(Tensor, DevicePtr)> {
-        let bytes = usize::try_from(shape.bytes().ok()?).ok()?;
-        let block = self.pool.take(bytes, self.stream)?;
-        let address = block.address();
+        let (owner, address) = self.memory.allocate(shape, self.stream)?;
         let tensor = Tensor {
             address,
             shape: shape.clone(),
-            _block: Some(block),
+            owner: Some(owner),
         };
         Some((tensor, address))
     }
@@ -230,7 +240,7 @@ impl Host for Process {
         Some(Tensor {
             address: at,
             shape: shape.clone(),
-            _block: None,
+            owner: None,
         })
     }
 

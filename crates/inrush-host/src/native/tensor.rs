@@ -1,5 +1,7 @@
 //! Tensors in memory of a device, and what calls take and give.
 
+use super::memory::Owner;
+use super::process;
 use crate::gpu::driver::{DevicePtr, Driver, Stream};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result};
@@ -23,7 +25,7 @@ pub struct DeviceTensor {
     pub(super) read_only: bool,
     /// The caller's stream whose work writes it. `None` for contents that are there.
     pub(super) stream: Option<Stream>,
-    pub(super) owner: Arc<dyn Any + Send + Sync>,
+    pub(super) owner: Owner,
 }
 
 /// A value that a call takes for an input, or memory for an output.
@@ -55,7 +57,7 @@ impl DeviceTensor {
         dtype: DType,
         (sizes, strides): (Vec<i64>, Vec<i64>),
         (address, device): (DevicePtr, i32),
-        owner: Arc<dyn Any + Send + Sync>,
+        owner: Owner,
     ) -> Result<DeviceTensor> {
         let known = sizes.len() == strides.len()
             && sizes.iter().chain(&strides).all(|n| *n >= 0)
@@ -89,6 +91,23 @@ impl DeviceTensor {
     pub fn read_only(mut self) -> DeviceTensor {
         self.read_only = true;
         self
+    }
+
+    /// Says which stream's work writes the tensor. Work of other streams waits for it.
+    #[must_use]
+    pub fn written_on(mut self, stream: Stream) -> DeviceTensor {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Returns the owner of the memory if it is of this type: that of [`DeviceTensor::foreign`], or of a tensor that a
+    /// [`TensorLibrary`](super::TensorLibrary) allocated, with the address of that tensor's first element.
+    pub fn owner<T: Any>(&self) -> Option<(&T, Option<DevicePtr>)> {
+        if let Some(own) = self.owner.downcast_ref::<process::Tensor>() {
+            let owner = own.owner.as_ref()?.downcast_ref::<T>()?;
+            return Some((owner, Some(own.address)));
+        }
+        Some((self.owner.downcast_ref::<T>()?, None))
     }
 
     /// Returns the address of the element at coordinates zero.

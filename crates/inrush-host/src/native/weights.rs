@@ -1,11 +1,13 @@
 //! Weights on a device: sets of them, each in one block of memory.
 
+use super::memory::{Memory, Owner};
 use super::tensor::DeviceTensor;
-use crate::gpu::driver::{self, Context, DevicePtr, Driver, Stream};
-use crate::program::{HostProgram, Layout, Lowered, Object, Out};
+use crate::gpu::POINTER_ALIGNMENT;
+use crate::gpu::driver::{Context, DevicePtr, Driver, Stream};
+use crate::program::{HostProgram, Layout, Lowered, Object, Out, StepKind};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
-use inrush_program::{SEED, SizeId, evaluate_known};
+use inrush_program::{Reads, SEED, SizeId, evaluate_known};
 use inrush_runtime::tensor::{copy_strided, extent};
 use inrush_runtime::{WeightSource, WeightSpec, WeightView};
 use std::collections::BTreeMap;
@@ -17,8 +19,10 @@ const ALIGNMENT: u64 = 512;
 #[derive(Clone, Copy)]
 pub enum NewWeight<'a> {
     Host(WeightView<'a>),
-    /// In memory of the model's device. Its contents are there.
+    /// In memory of the model's device, which is copied.
     Device(&'a DeviceTensor),
+    /// In memory of the model's device. Calls read it where it is, and its owner may write it while no work of a call runs.
+    Shared(&'a DeviceTensor),
 }
 
 /// Where the weights of a program are in the memory of a set.
@@ -44,7 +48,10 @@ pub(super) struct WeightSet {
     driver: Driver,
     context: Context,
     /// Taken when the set is dropped.
-    memory: Option<driver::Memory>,
+    memory: Option<Owner>,
+    base: DevicePtr,
+    /// Weights in memory of others, by the offset of their entries.
+    shared: BTreeMap<u64, DeviceTensor>,
 }
 
 /// Returns the layout of a slot's tensor, if it is one of the device.
@@ -61,6 +68,19 @@ pub(super) fn written(program: &HostProgram) -> Vec<bool> {
         }
     }
     written
+}
+
+/// Returns by slot what segments assume about the memory of the tensor.
+pub(super) fn reads(program: &HostProgram) -> Vec<Reads> {
+    let mut reads = vec![Reads::Elements; program.slots];
+    for step in &program.steps {
+        if let StepKind::Segment(s) = &step.kind {
+            for (slot, input) in s.inputs.iter().zip(&s.program.inputs) {
+                reads[*slot] = reads[*slot].max(input.reads);
+            }
+        }
+    }
+    reads
 }
 
 /// Returns the shape that a layout has at known sizes.
@@ -160,21 +180,64 @@ impl WeightSet {
     pub(super) fn new(
         plan: &WeightPlan,
         (driver, context): (&Driver, Context),
+        memory: &Memory,
     ) -> Result<WeightSet> {
+        let (owner, base) = memory.allocate_block(driver, plan.bytes)?;
         Ok(WeightSet {
-            memory: Some(driver.allocate(plan.bytes as usize)?),
+            memory: Some(owner),
+            base,
+            shared: BTreeMap::new(),
             driver: driver.clone(),
             context,
         })
     }
 
-    /// Returns the address of the set, which no other set has at the same time.
-    pub(super) fn base(&self) -> DevicePtr {
-        self.memory.as_ref().map_or(0, driver::Memory::address)
+    /// Returns the addresses of the set: its own, which no other set has at the same time, and those of shared weights.
+    pub(super) fn addresses(&self) -> Vec<DevicePtr> {
+        let shared = self.shared.values().map(DeviceTensor::address);
+        std::iter::once(self.base).chain(shared).collect()
     }
 
     pub(super) fn address(&self, e: &Entry) -> DevicePtr {
-        self.base() + e.offset
+        match self.shared.get(&e.offset) {
+            Some(t) => t.address(),
+            None => self.base + e.offset,
+        }
+    }
+
+    /// Forgets the weights in memory of others.
+    pub(super) fn clear_shared(&mut self) {
+        self.shared.clear();
+    }
+
+    /// Has calls read a weight where it is. Its dtype and sizes were checked.
+    ///
+    /// # Errors
+    /// An input error for a tensor that kernels cannot read as it is.
+    pub(super) fn share(&mut self, e: &Entry, w: &DeviceTensor) -> Result<()> {
+        if e.bytes() == 0 {
+            return Ok(());
+        }
+        if !same_strides(&w.sizes, &w.strides, &e.shape.strides) {
+            return Err(Error::input(format!(
+                "the weight `{}` has the strides {:?}; one that calls read where it is needs {:?}",
+                e.name, w.strides, e.shape.strides
+            )));
+        }
+        if !w.address().is_multiple_of(POINTER_ALIGNMENT) {
+            return Err(Error::input(format!(
+                "the weight `{}` does not begin at a multiple of {POINTER_ALIGNMENT} bytes, as one that calls read where it is has to",
+                e.name
+            )));
+        }
+        if e.written && w.read_only {
+            return Err(Error::input(format!(
+                "calls write the weight `{}`, and its memory is read-only",
+                e.name
+            )));
+        }
+        self.shared.insert(e.offset, w.clone());
+        Ok(())
     }
 
     /// Copies all weights from a source.
@@ -267,15 +330,20 @@ impl WeightSet {
         Ok(())
     }
 
-    /// Copies the entries that `wanted` names from another set, in the order of the stream's work.
+    /// Copies the entries that `wanted` names from another set, in the order of the stream's work. Weights in memory of others are
+    /// shared with it.
     pub(super) fn copy_from(
-        &self,
+        &mut self,
         plan: &WeightPlan,
         from: &WeightSet,
         stream: Stream,
         wanted: &dyn Fn(&Entry) -> bool,
     ) -> Result<()> {
         for e in plan.entries.iter().filter(|e| wanted(e) && e.bytes() > 0) {
+            if let Some(t) = from.shared.get(&e.offset) {
+                self.shared.insert(e.offset, t.clone());
+                continue;
+            }
             // SAFETY: an entry has the same extent in every set; the caller keeps both until the work is done.
             unsafe { (self.driver).copy(self.address(e), from.address(e), e.bytes(), stream)? };
         }
