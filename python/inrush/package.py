@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 TREES = "python.json"
 # Kinds of packages: of inrush, and those that PyTorch loads by itself.
 FORMATS = ("inrush", "aoti")
-# Targets that are CPUs, without their level.
-CPUS = ("cpu", "native", "scalar", "avx2", "avx512", "neon")
 
 
 def aot_compile(
@@ -43,7 +41,8 @@ def aot_compile(
     instead, GPUs among them: ``["cpu", "cpu:avx2", "h100", "a100", "mi300x"]``. Kernels for GPUs are built by Triton, which takes no
     GPU; their matrix products are calls of cuBLAS unless ``libraries`` is false.
 
-    With ``format="aoti"`` PyTorch loads the package by itself, on a CPU: ``torch._inductor.aoti_load_package(path)``. Gives the path.
+    With ``format="aoti"`` PyTorch loads the package by itself: ``torch._inductor.aoti_load_package(path)``. It runs on the CPU if a
+    target is one, else on a GPU of kind ``cuda``. Gives the path.
     """
     import torch
     from torch.utils import _pytree as pytree
@@ -58,9 +57,7 @@ def aot_compile(
         raise InputError(f"there is no format {format!r} of packages: {' and '.join(FORMATS)} are")
     if format == "aoti":
         # What is missing shows before anything is compiled.
-        _native.pack_aoti(None, path, _library_folders())
-        if all(name.partition(":")[0] not in CPUS for name in wanted):
-            raise InputError(f"a package of format `aoti` runs on CPUs, this one is for {', '.join(wanted)}: add the target `cpu`")
+        _native.check_aoti(wanted, _library_folders())
     spec = program.call_spec
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:
@@ -82,18 +79,65 @@ def _library_folders() -> list[str]:
     return list(dict.fromkeys(os.path.dirname(p) for p in (native, os.path.realpath(native))))
 
 
-def load(path: str | os.PathLike[str], *, threads: int | None = None, seed: int = 0) -> CompiledPackage:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = None,
+    threads: int | None = None,
+    seed: int = 0,
+    cuda_graphs: bool = False,
+    concurrent: int = 4,
+) -> CompiledPackage:
     """Loads a package. No compiler is needed; weights are read from the file.
 
-    ``seed`` is that of the first call's random numbers where the program draws some; each call takes the next.
+    ``device`` is ``"cpu"`` or a GPU such as ``"cuda:0"``; ``"cuda"`` is PyTorch's current one. Without it that is the CPU if the
+    package has a target for one, else the first GPU. On a GPU calls take and give tensors of that device, on PyTorch's current
+    stream, in memory of PyTorch's allocator; they return before the work is done. With ``cuda_graphs`` calls are captured from the
+    second of the same sizes on. Up to ``concurrent`` calls are issued at once.
+
+    ``threads`` run each call on the CPU, by default PyTorch's. ``seed`` is that of the first call's random numbers where the
+    program draws some; each call takes the next.
     """
-    import torch  # noqa: F401  # the native half looks PyTorch's functions up in the process
+    import torch
 
     path = os.fspath(path)
-    compiled, inputs = _native.load_package(path, threads, seed)
+    if device is None:
+        of_cpu = [name for name in _native.package_targets(path) if name.startswith("cpu")]
+        device = "cpu" if of_cpu else "cuda:0"
+    on = _device(device)
+    if on.type == "cpu":
+        if cuda_graphs:
+            raise InputError("CUDA graphs are for GPUs, not for the CPU")
+        compiled, inputs = _native.load_package(path, threads, seed)
+    else:
+        if threads is not None:
+            raise InputError(f"`threads` are the CPU's, the package is loaded for {on}")
+        if concurrent < 1:
+            raise InputError(f"{concurrent} calls at once: at least one is needed")
+        if torch.cuda.is_available():
+            # PyTorch takes the device into use before inrush does.
+            torch.cuda.init()
+        compiled, inputs = _native.load_device_package(path, str(on), seed, cuda_graphs, concurrent)
     with zipfile.ZipFile(path) as package:
         trees = json.loads(package.read(TREES)) if TREES in package.namelist() else None
-    return CompiledPackage(path, compiled, inputs, trees)
+    return CompiledPackage(path, compiled, inputs, trees, on)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """The device with its index."""
+    import torch
+
+    try:
+        on = torch.device(device)
+    except (RuntimeError, TypeError) as e:
+        raise InputError(f"{device!r} is no device: {e}") from e
+    if on.type == "cpu":
+        return torch.device("cpu")
+    if on.type != "cuda":
+        raise InputError(f"packages run on `cpu` and `cuda`, not on {on}")
+    if on.index is None:
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +191,14 @@ class Signature:
 class CompiledPackage:
     """A compiled program: called like the module that was exported, or with flat inputs by :meth:`flat`."""
 
-    def __init__(self, path: str, compiled: Any, inputs: list[tuple[str, tuple[str, int] | None, Any, bool]], trees: Any) -> None:
+    def __init__(
+        self, path: str, compiled: Any, inputs: list[tuple[str, tuple[str, int] | None, Any, bool]], trees: Any, device: torch.device
+    ) -> None:
         import torch
         from torch.utils import _pytree as pytree
 
         self.path = path
+        self.device = device
         self._compiled = compiled
         self._inputs = inputs
         self._wanted = [None if t is None else (getattr(torch, t[0]), t[1]) for _, t, _, _ in inputs]
@@ -159,7 +206,7 @@ class CompiledPackage:
         self._out = None if trees is None else pytree.treespec_loads(trees["outputs"])
 
     def __repr__(self) -> str:
-        return f"CompiledPackage({self.path!r}, inputs: {', '.join(name for name, *_ in self._inputs) or 'none'})"
+        return f"CompiledPackage({self.path!r}, {self.device}, inputs: {', '.join(name for name, *_ in self._inputs) or 'none'})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from torch.utils import _pytree as pytree
@@ -179,19 +226,21 @@ class CompiledPackage:
         return Signature._of(self._compiled.signature())
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights and buffers of the active set, as they are now."""
-        return self._compiled.weights()
+        """Copies of all weights and buffers of the active set on the package's device, as they are now."""
+        return {name: value.to(self.device) for name, value in self._compiled.weights().items()}
 
     def update_weights(self, weights: Mapping[str, torch.Tensor], *, all: bool = False) -> None:
         """Replaces weights of the inactive set by copies, by name. Several updates add up until :meth:`swap_weights`. With ``all``,
-        every weight must be named. Calls go on meanwhile.
+        every weight must be named. Calls go on meanwhile. A package on a GPU takes tensors of that GPU and of the CPU.
         """
         import torch
 
         given = []
         for name, value in weights.items():
-            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
-                raise InputError(f"the weight `{name}` takes a dense tensor of the CPU, not {type(value).__name__}")
+            if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+                raise InputError(f"the weight `{name}` takes a dense tensor, not {type(value).__name__}")
+            if value.device.type != "cpu" and value.device != self.device:
+                raise InputError(f"the weight `{name}` is on {value.device}, the package was loaded for {self.device}")
             given.append((name, value.detach().resolve_conj().resolve_neg()))
         self._compiled.update_weights(given, all)
 
@@ -215,8 +264,10 @@ class CompiledPackage:
                 raise InputError(f"input `{name}` was exported as {constant!r} and takes nothing else")
             if want is None:
                 continue
-            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
-                raise InputError(f"input `{name}` takes a dense tensor of the CPU, not {type(value).__name__}")
+            if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+                raise InputError(f"input `{name}` takes a dense tensor, not {type(value).__name__}")
+            if value.device != self.device:
+                raise InputError(f"input `{name}` is on {value.device}, the package was loaded for {self.device}")
             if (value.dtype, value.dim()) != want:
                 raise InputError(f"input `{name}` takes {want[1]} dimensions of {want[0]}, not {value.dim()} of {value.dtype}")
             if begins and value.storage_offset():

@@ -80,7 +80,7 @@ def test_packages_for_several_targets_run_on_this_one(tmp_path):
     assert all(g["kernels"] and all(k["ptx"] for k in g["kernels"]) for g in gpus)
     assert len([n for n in names if n.startswith("weights/")]) == 4
     with pytest.raises(inrush.MachineError, match="compiled for cuda:h100"):
-        inrush.load(inrush.aot_compile(program, tmp_path / "gpu.inrush", targets=["h100"]))
+        inrush.load(inrush.aot_compile(program, tmp_path / "gpu.inrush", targets=["h100"]), device="cpu")
     with pytest.raises(inrush.InputError, match="needs a target"):
         inrush.aot_compile(program, tmp_path / "none.inrush", targets=[])
 
@@ -154,7 +154,7 @@ def test_weights_are_replaced(exported, tmp_path):
     for wrong, why in (
         ({"nothing": bias}, "no weight `nothing`"),
         ({"linear.bias": bias.double()}, "is float32 of sizes .3., got float64"),
-        ({"linear.bias": 1.0}, "takes a dense tensor of the CPU, not float"),
+        ({"linear.bias": 1.0}, "takes a dense tensor, not float"),
     ):
         with pytest.raises(inrush.InputError, match=why):
             loaded.update_weights(wrong)
@@ -246,3 +246,42 @@ def test_a_fork_after_the_first_call_is_an_error(tmp_path):
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def for_a_gpu(exported, tmp_path_factory):
+    pytest.importorskip("triton")
+    path = tmp_path_factory.mktemp("gpu") / "gpu.inrush"
+    return inrush.aot_compile(exported[1], path, targets=["h100"])
+
+
+def test_a_device_that_cannot_be_used_is_refused(exported, for_a_gpu, tmp_path):
+    of_cpu = inrush.aot_compile(exported[1], tmp_path / "cpu.inrush")
+    assert inrush.load(of_cpu).device == torch.device("cpu")
+    for path, options, error, why in (
+        (of_cpu, {"device": "cuda:0"}, inrush.UnsupportedError, "no target for `cuda:0`, only cpu:"),
+        (of_cpu, {"device": "tpu"}, inrush.InputError, "'tpu' is no device"),
+        (of_cpu, {"device": "xpu:0"}, inrush.InputError, "not on xpu:0"),
+        (of_cpu, {"cuda_graphs": True}, inrush.InputError, "not for the CPU"),
+        (for_a_gpu, {"device": "cpu"}, inrush.MachineError, "was compiled for cuda:h100"),
+        (for_a_gpu, {"threads": 2}, inrush.InputError, "loaded for cuda:0"),
+        (for_a_gpu, {"concurrent": 0}, inrush.InputError, "at least one"),
+    ):
+        with pytest.raises(error, match=why):
+            inrush.load(path, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_a_package_for_one_says_so(for_a_gpu):
+    for device in (None, "cuda", "cuda:0", torch.device("cuda", 0)):
+        with pytest.raises(inrush.MachineError, match="`cuda:0`: PyTorch sees no such device"):
+            inrush.load(for_a_gpu, device=device)
+
+
+def test_inputs_of_another_device_are_refused(exported, tmp_path):
+    loaded = inrush.load(inrush.aot_compile(exported[1], tmp_path / "model.inrush"))
+    a, bias = torch.randn(5, 4), torch.randn(3)
+    with pytest.raises(inrush.InputError, match="is on meta, the package was loaded for cpu"):
+        loaded((a, a.to("meta")), bias=bias)
+    with pytest.raises(inrush.InputError, match="`linear.bias` is on meta, the package was loaded for cpu"):
+        loaded.update_weights({"linear.bias": torch.empty(3, device="meta")})

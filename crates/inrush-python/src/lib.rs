@@ -52,7 +52,9 @@ mod _native {
     use super::callable::{Compiled, compile_fx, restore};
 
     #[pymodule_export]
-    use super::package::{compile_package, load_package, pack_aoti};
+    use super::package::{
+        check_aoti, compile_package, load_device_package, load_package, pack_aoti, package_targets,
+    };
 
     /// Returns the level of this machine's processor that kernels are compiled for.
     #[pyfunction]

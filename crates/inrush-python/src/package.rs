@@ -1,14 +1,17 @@
 //! Packages: an exported program compiled ahead of time, and loaded as a callable of this process.
 //!
-//! A package holds one program, its shared object and its weights. A host program is therefore a
-//! single segment without calls, and PyTorch is needed for its tensors only.
+//! On a CPU a package's program is a single segment without calls, and PyTorch is needed for its
+//! tensors only. On a GPU the executor of packages runs it on PyTorch's tensors, streams and memory.
 
+mod device;
 mod parts;
+
+pub use device::load_device_package;
 
 use crate::compile;
 use crate::errors::raise;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
-use crate::host::shim::shims;
+use crate::host::shim::{Shims, shims};
 use crate::host::triton;
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_compile::{Libraries, Options};
@@ -17,14 +20,15 @@ use inrush_host::gpu::build;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
 use inrush_host::{dtype_code, dtype_of};
-use inrush_package::{Cpu, TargetParts, WeightData, aoti};
+use inrush_package::{Cpu, Package, TargetParts, WeightData, aoti};
 use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::tensor::{contiguous_strides, extent};
 use inrush_runtime::triton::{Binary, Pool};
 use inrush_runtime::{
-    Dim, InputKind, InputSpec, Model, Names, OutputSpec, Session, Signature, Tensor, WeightView,
+    Dim, InputKind, InputSpec, Model, Names, OutputSpec, Session, Signature, Tensor, WeightSpec,
+    WeightView,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -71,20 +75,33 @@ fn check_distinct(wanted: &[Wanted]) -> Result<()> {
     Ok(())
 }
 
-/// Writes an archive for PyTorch's AOTInductor loader around a package. The container library is in one of `folders`; without a
-/// package only that is looked for.
+/// Refuses a package for PyTorch's AOTInductor loader that could not be written: its container library is in none of `folders`, or
+/// the loader has a runner for none of `targets`.
+#[pyfunction]
+pub fn check_aoti(py: Python<'_>, targets: Vec<String>, folders: Vec<PathBuf>) -> PyResult<()> {
+    let check = || -> Result<()> {
+        aoti::find_library(&folders)?;
+        for t in &targets {
+            match Wanted::parse(t)? {
+                Wanted::Gpu(w) if !aoti::has_runner(&w.gpu.kind) => {}
+                _ => return Ok(()),
+            }
+        }
+        Err(aoti::no_runner(&targets.join(", ")))
+    };
+    py.detach(check).map_err(raise)
+}
+
+/// Writes an archive for PyTorch's AOTInductor loader around a package. The container library is in one of `folders`.
 #[pyfunction]
 pub fn pack_aoti(
     py: Python<'_>,
-    package: Option<PathBuf>,
+    package: PathBuf,
     output: PathBuf,
     folders: Vec<PathBuf>,
 ) -> PyResult<()> {
-    py.detach(|| {
-        let library = aoti::find_library(&folders)?;
-        package.map_or(Ok(()), |p| aoti::write(&output, &p, &library))
-    })
-    .map_err(raise)
+    let write = || aoti::write(&output, &package, &aoti::find_library(&folders)?);
+    py.detach(write).map_err(raise)
 }
 
 /// A compiled target.
@@ -225,6 +242,13 @@ type InputLine = (
     bool,
 );
 
+/// Inputs, outputs (a tensor or another kind), and weights with their dtype, sizes and whether calls write them.
+type SignatureLines = (
+    Vec<InputLine>,
+    Vec<(Option<TensorSpec>, &'static str)>,
+    Vec<(String, &'static str, Vec<i64>, bool)>,
+);
+
 impl LoadedPackage {
     fn new(model: Model) -> LoadedPackage {
         LoadedPackage {
@@ -292,33 +316,10 @@ impl LoadedPackage {
         all: bool,
     ) -> PyResult<()> {
         let shims = shims(py)?;
-        let mut new: Vec<(&str, WeightView)> = Vec::with_capacity(weights.len());
-        for (name, tensor) in &weights {
-            let h = shims.tensor(tensor)?;
-            // SAFETY: the tensor is held by the list.
-            let ((address, code), (sizes, strides)) = unsafe { (shims.data(h)?, shims.shape(h)?) };
-            let dtype = dtype_of(code).ok_or_else(|| {
-                raise(Error::input(format!(
-                    "the weight `{name}` has no dtype of inrush"
-                )))
-            })?;
-            let bytes = extent(sizes, strides).map_or(0, |n| n * dtype.size());
-            let bytes = if bytes == 0 {
-                &[]
-            } else {
-                // SAFETY: a dense tensor's elements span these bytes, and the list holds it.
-                unsafe { std::slice::from_raw_parts(address.cast_const(), bytes) }
-            };
-            new.push((
-                name,
-                WeightView {
-                    dtype,
-                    sizes,
-                    strides,
-                    bytes,
-                },
-            ));
-        }
+        let new = (weights.iter())
+            // SAFETY: the list holds the tensors.
+            .map(|(name, t)| Ok((name.as_str(), unsafe { weight_view(shims, name, t) }?)))
+            .collect::<PyResult<Vec<_>>>()?;
         let names = if all { Names::All } else { Names::Some };
         py.detach(|| self.session.update_weights(&new, names))
             .map_err(raise)
@@ -346,49 +347,84 @@ impl LoadedPackage {
         let shims = shims(py)?;
         for spec in self.session.weights() {
             let weight: Option<Tensor> = py.detach(|| model.weight(&spec.name));
-            let weight = weight.ok_or_else(|| {
-                raise(Error::out_of_memory(
-                    "out of memory for the copy of a weight",
-                ))
-            })?;
-            let strides = contiguous_strides(&weight.sizes);
-            let code = dtype_code(weight.dtype);
-            let (tensor, address) = shims.empty(py, &weight.sizes, &strides, code)?;
-            let bytes = weight.numel() * weight.dtype.size();
-            if bytes > 0 {
-                // SAFETY: both are row-major and of these sizes and this dtype.
-                unsafe { std::ptr::copy_nonoverlapping(weight.data(), address, bytes) };
-            }
-            all.set_item(spec.name, tensor)?;
+            all.set_item(spec.name, weight_copy(py, shims, weight)?)?;
         }
         Ok(all)
     }
 
-    /// Returns the lines of the signature: inputs, outputs (a tensor or another kind), weights.
-    #[allow(clippy::type_complexity)]
-    fn signature(
-        &self,
-    ) -> (
-        Vec<InputLine>,
-        Vec<(Option<TensorSpec>, &'static str)>,
-        Vec<(String, &'static str, Vec<i64>, bool)>,
-    ) {
+    /// Returns the lines of the signature.
+    fn signature(&self) -> SignatureLines {
         let signature = Signature::of(self.session.model().program());
-        let inputs = signature.inputs.iter().map(input_line).collect();
-        let outputs = (signature.outputs.iter())
-            .filter(|o| **o != OutputSpec::Mutation)
-            .map(|o| match o {
-                OutputSpec::Tensor { dtype, sizes } => (Some(tensor_spec(*dtype, sizes)), "tensor"),
-                OutputSpec::Int => (None, "int"),
-                OutputSpec::Scalar(_) => (None, "constant"),
-                OutputSpec::Mutation | OutputSpec::None => (None, "none"),
-            })
-            .collect();
-        let weights = (self.session.weights().into_iter())
-            .map(|w| (w.name, w.dtype.torch_name(), w.sizes, w.written))
-            .collect();
-        (inputs, outputs, weights)
+        signature_lines(&signature, self.session.weights())
     }
+}
+
+/// Views a new weight where it is.
+///
+/// # Safety
+/// The tensor is dense, and is held and not written while the result is used.
+unsafe fn weight_view<'a>(
+    shims: &Shims,
+    name: &str,
+    tensor: &Bound<'_, PyAny>,
+) -> PyResult<WeightView<'a>> {
+    let h = shims.tensor(tensor)?;
+    // SAFETY: by the caller's promise.
+    let ((address, code), (sizes, strides)) = unsafe { (shims.data(h)?, shims.shape(h)?) };
+    let dtype = dtype_of(code).ok_or_else(|| {
+        raise(Error::input(format!(
+            "the weight `{name}` has no dtype of inrush"
+        )))
+    })?;
+    let bytes = extent(sizes, strides).map_or(0, |n| n * dtype.size());
+    let bytes = if bytes == 0 {
+        &[]
+    } else {
+        // SAFETY: a dense tensor's elements span these bytes, which the caller holds.
+        unsafe { std::slice::from_raw_parts(address.cast_const(), bytes) }
+    };
+    Ok(WeightView {
+        dtype,
+        sizes,
+        strides,
+        bytes,
+    })
+}
+
+/// Returns a copy of a row-major weight as a tensor of PyTorch; `None` stands for too little memory.
+fn weight_copy(py: Python<'_>, shims: &Shims, weight: Option<Tensor>) -> PyResult<Py<PyAny>> {
+    let weight = weight.ok_or_else(|| {
+        raise(Error::out_of_memory(
+            "out of memory for the copy of a weight",
+        ))
+    })?;
+    let strides = contiguous_strides(&weight.sizes);
+    let code = dtype_code(weight.dtype);
+    let (tensor, address) = shims.empty(py, &weight.sizes, &strides, code)?;
+    let bytes = weight.numel() * weight.dtype.size();
+    if bytes > 0 {
+        // SAFETY: both are row-major and of these sizes and this dtype.
+        unsafe { std::ptr::copy_nonoverlapping(weight.data(), address, bytes) };
+    }
+    Ok(tensor)
+}
+
+/// Returns the lines of a signature.
+fn signature_lines(signature: &Signature, weights: Vec<WeightSpec>) -> SignatureLines {
+    let inputs = signature.inputs.iter().map(input_line).collect();
+    let outputs = (signature.outputs.iter())
+        .filter(|o| **o != OutputSpec::Mutation)
+        .map(|o| match o {
+            OutputSpec::Tensor { dtype, sizes } => (Some(tensor_spec(*dtype, sizes)), "tensor"),
+            OutputSpec::Int => (None, "int"),
+            OutputSpec::Scalar(_) => (None, "constant"),
+            OutputSpec::Mutation | OutputSpec::None => (None, "none"),
+        })
+        .collect();
+    let weights = (weights.into_iter())
+        .map(|w| (w.name, w.dtype.torch_name(), w.sizes, w.written))
+        .collect();
+    (inputs, outputs, weights)
 }
 
 fn tensor_spec(dtype: DType, sizes: &[Dim]) -> TensorSpec {
@@ -415,7 +451,19 @@ fn input_line(i: &InputSpec) -> InputLine {
     (i.name.clone(), tensor, kind, bounds.collect(), i.written)
 }
 
-/// Loads a package: a callable of flat arguments, and what these are.
+/// Returns the names of a package's targets, such as `cpu:avx2` and `cuda:h100`.
+#[pyfunction]
+pub fn package_targets(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
+    let names = || -> Result<Vec<String>> {
+        let package = Package::open(&path)?;
+        let cpus = package.cpus().map(|t| t.cpu.to_string());
+        let gpus = package.gpus().map(|t| t.gpu.to_string());
+        Ok(cpus.chain(gpus).collect())
+    };
+    py.detach(names).map_err(raise)
+}
+
+/// Loads a package for the CPU: a callable of flat arguments, and what these are.
 #[pyfunction]
 pub fn load_package(
     py: Python<'_>,

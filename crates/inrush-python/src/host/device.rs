@@ -20,6 +20,8 @@ pub struct Functions {
     create_guard: unsafe extern "C" fn(i32, *mut Guard) -> i32,
     delete_guard: unsafe extern "C" fn(Guard) -> i32,
     current_stream: unsafe extern "C" fn(i32, *mut *mut c_void) -> i32,
+    create_stream_guard: unsafe extern "C" fn(*mut c_void, i32, *mut Guard) -> i32,
+    delete_stream_guard: unsafe extern "C" fn(Guard) -> i32,
     _library: libloading::os::unix::Library,
 }
 
@@ -40,7 +42,7 @@ fn module<'py>(py: Python<'py>, kind: &Executed) -> PyResult<Bound<'py, PyAny>> 
 }
 
 /// Returns the functions for a kind of device.
-fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
+pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
     static FUNCTIONS: [PyOnceLock<Functions>; devices::KINDS] =
         [const { PyOnceLock::new() }; devices::KINDS];
     let found = (devices::executed().enumerate()).find(|(_, d)| d.torch_number() == device.kind);
@@ -66,10 +68,59 @@ fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions> {
                 current_stream: *library
                     .get(format!("aoti_torch_get_current_{name}_stream\0").as_bytes())
                     .map_err(missing)?,
+                create_stream_guard: *library
+                    .get(format!("aoti_torch_create_{name}_stream_guard\0").as_bytes())
+                    .map_err(missing)?,
+                delete_stream_guard: *library
+                    .get(format!("aoti_torch_delete_{name}_stream_guard\0").as_bytes())
+                    .map_err(missing)?,
                 _library: library,
             })
         }
     })
+}
+
+/// A stream of the caller's that is PyTorch's current one until this is dropped.
+pub struct OnStream {
+    functions: &'static Functions,
+    /// Null where the stream was current already.
+    guard: Guard,
+}
+
+impl Functions {
+    /// Returns PyTorch's current stream of a device on this thread.
+    pub fn stream(&self, device: Device) -> Option<Stream> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the pointer is to a local.
+        let rc = unsafe { (self.current_stream)(device.index, &mut stream) };
+        (rc == 0).then_some(Stream(stream as usize))
+    }
+
+    /// Makes a stream PyTorch's current one; `None` if PyTorch refuses.
+    pub fn enter(&'static self, device: Device, stream: Stream) -> Option<OnStream> {
+        let mut guard = std::ptr::null_mut();
+        if self.stream(device)? != stream {
+            let raw = stream.0 as *mut c_void;
+            // SAFETY: the stream is one of the device's; the pointer is to a local.
+            let rc = unsafe { (self.create_stream_guard)(raw, device.index, &mut guard) };
+            if rc != 0 || guard.is_null() {
+                return None;
+            }
+        }
+        Some(OnStream {
+            functions: self,
+            guard,
+        })
+    }
+}
+
+impl Drop for OnStream {
+    fn drop(&mut self) {
+        if !self.guard.is_null() {
+            // SAFETY: the guard was made by `enter` and is given back once.
+            unsafe { (self.functions.delete_stream_guard)(self.guard) };
+        }
+    }
 }
 
 /// Makes a device current for PyTorch and the driver until it is dropped.

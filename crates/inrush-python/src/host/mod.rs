@@ -24,7 +24,7 @@ mod made;
 pub mod run;
 pub mod shim;
 mod steps;
-mod tensor;
+pub mod tensor;
 mod torch;
 pub mod triton;
 
