@@ -35,22 +35,28 @@ def open_package(path, runners=1):
     return torch.export.pt2_archive._package.AOTICompiledModel(loader)
 
 
-def unpack(path, folder):
-    """A runner, which has functions that the loader of packages has not."""
+def extract(path, folder):
+    """The container's library."""
     with zipfile.ZipFile(path) as package:
         package.extractall(folder)
     (top,) = os.listdir(folder)
-    return torch._C._aoti.AOTIModelContainerRunnerCpu(os.fspath(folder / top / FOLDER / "inrush.wrapper.so"), 1)
+    return os.fspath(folder / top / FOLDER / "inrush.wrapper.so")
+
+
+def unpack(path, folder):
+    """A runner, which has functions that the loader of packages has not."""
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(extract(path, folder), 1)
 
 
 class Container:
     """A container by the C functions themselves: some are called by no runner in Python."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, device=b"cpu"):
         (top,) = os.listdir(folder)
         self.library = ctypes.CDLL(os.fspath(folder / top / FOLDER / "inrush.wrapper.so"))
         self.handle = ctypes.c_void_p()
-        self("CreateWithDevice", ctypes.c_size_t(2), b"cpu", None, handle=ctypes.byref(self.handle))
+        if device is not None:
+            self("CreateWithDevice", ctypes.c_size_t(2), device, None, handle=ctypes.byref(self.handle))
 
     def __call__(self, name, *args, handle=None, failure=False):
         function = getattr(self.library, name if name.startswith("AOTI") else f"AOTInductorModelContainer{name}")
@@ -379,7 +385,7 @@ def test_the_c_interface(package, tmp_path):
     assert "takes 1 tensors" in container.run([], failure=True)
     assert "must be float32, got float64" in container.run([x.double()], failure=True)
     other = ctypes.c_void_p()
-    for device, models, why in ((b"cuda:0", 1, "`cuda:0`"), (b"cpu", 0, "at least one model"), (None, 1, "`device_str` is NULL")):
+    for device, models, why in ((b"cuda:0", 1, "cuda:0"), (b"cpu", 0, "at least one model"), (None, 1, "`device_str` is NULL")):
         assert why in container("CreateWithDevice", ctypes.c_size_t(models), device, None, handle=ctypes.byref(other), failure=True)
         assert other.value is None
     torch.testing.assert_close(container.run([x])[0], model(x))
@@ -497,12 +503,27 @@ def test_a_target_that_is_a_gpu_as_well(tmp_path):
     same(open_package(path), model, x)
 
 
+def test_a_package_for_a_gpu_asks_for_its_runner(tmp_path, capfd):
+    pytest.importorskip("triton")
+    path = make(tmp_path, linear(), (torch.randn(3, 8),), targets=["h100"], libraries=False)
+    load = torch._C._aoti.AOTIModelPackageLoader
+    assert load.load_metadata_from_package(path, "model")["AOTI_DEVICE_KEY"] == "cuda"
+    if not torch.cuda.is_available():
+        says(capfd, "driver", lambda: load(path, "model", False, 1, 0))
+    extract(path, tmp_path / "p")
+    container = Container(tmp_path / "p", device=None)
+    other = ctypes.c_void_p()
+    for device, why in ((b"cpu", "was compiled for cuda:h100"), (b"cuda:x", "unknown device `cuda:x`"), (b"xpu:0", "no executor")):
+        assert why in container("CreateWithDevice", ctypes.c_size_t(1), device, None, handle=ctypes.byref(other), failure=True)
+        assert other.value is None
+
+
 def test_what_cannot_be_made_says_so(tmp_path, monkeypatch):
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     with pytest.raises(inrush.InputError, match="no format 'onnx'"):
         inrush.aot_compile(program, tmp_path / "m", format="onnx")
-    with pytest.raises(inrush.InputError, match="add the target `cpu`"):
-        inrush.aot_compile(program, tmp_path / "m", format="aoti", targets=["h100"])
+    with pytest.raises(inrush.InputError, match="on GPUs of kind `cuda`, this one is for mi300x"):
+        inrush.aot_compile(program, tmp_path / "m", format="aoti", targets=["mi300x"])
     with pytest.raises(inrush.MachineError, match="no such folder"):
         inrush.aot_compile(program, tmp_path / "none" / "m.pt2", format="aoti")
     monkeypatch.setattr("inrush.package._library_folders", lambda: [str(tmp_path)])
@@ -521,6 +542,6 @@ def test_the_command_line_makes_the_same(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     same(open_package(tmp_path / "m.pt2"), model, x, torch.randn(8))
-    done = subprocess.run([*command, "--target", "h100"], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2 and "add the target `cpu`" in done.stderr, done.stderr
+    done = subprocess.run([*command, "--target", "mi300x"], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2 and "on GPUs of kind `cuda`" in done.stderr, done.stderr
     assert sorted(p.name for p in pathlib.Path(tmp_path).iterdir()) == ["e.pt2", "m.pt2"]

@@ -115,7 +115,7 @@ pub struct CompileArgs {
     )]
     pub target: Vec<String>,
     /// Format of the package: inrush (for `inrush run`, `inrush.load` and the runtimes for Rust, C and Python), or aoti, an archive
-    /// that PyTorch loads by itself on a CPU (`torch._inductor.aoti_load_package`)
+    /// that PyTorch loads by itself (`torch._inductor.aoti_load_package`), on a CPU if a target is one, else on a GPU of kind cuda
     #[arg(long, value_enum, default_value_t = Format::Inrush)]
     pub format: Format,
     /// For GPUs, compile matrix products too instead of calling cuBLAS

@@ -154,11 +154,15 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
 /// Finds the library that a package of format `aoti` holds.
 ///
 /// # Errors
-/// An input error where no target is a CPU, a machine error where there is no library.
+/// An input error where PyTorch's loader has a runner for no target, a machine error where there is no library.
 fn container(targets: &[Target]) -> Result<PathBuf> {
-    if !targets.iter().any(|t| matches!(t, Target::Cpu(_))) {
+    let has_runner = |t: &Target| match t {
+        Target::Cpu(_) => true,
+        Target::Gpu(w) => aoti::has_runner(&w.gpu.kind),
+    };
+    if !targets.iter().any(has_runner) {
         let names: Vec<String> = targets.iter().map(Target::name).collect();
-        return Err(aoti::no_cpu(&names.join(", ")));
+        return Err(aoti::no_runner(&names.join(", ")));
     }
     let own = std::env::current_exe().and_then(|p| p.canonicalize());
     let own = own.map_err(|e| Error::machine(format!("no path of this program: {e}")))?;

@@ -1,12 +1,14 @@
 //! A loaded package, as PyTorch's loader sees it: calls on tensors of PyTorch, and constants in two sets.
 
+use crate::device::{Made, OnDevice};
 use crate::error::c_text;
 use crate::payload;
 use crate::torch::{Handle, Owned, Torch};
 use inrush_base::{DType, Error, Result, Scalar};
+use inrush_host::native::Stream;
 use inrush_runtime::{
     HostedOutput, InputKind, Model, Names, NewWeight, OutputSpec, Package, Session, Set, Signature,
-    TREES, Tensor, Value, View, WeightView,
+    TREES, Tensor, Value, View, WeightSource, WeightView,
 };
 use std::ffi::{CStr, CString};
 
@@ -16,7 +18,7 @@ const BLOB_ALIGN: usize = 64;
 /// A container of `AOTInductorModelContainerCreate`.
 pub(crate) struct Container {
     torch: &'static Torch,
-    session: Session,
+    loaded: Loaded,
     signature: Signature,
     /// Positions of the inputs that are passed: all but constants of the export and those that are `None`.
     passed: Vec<usize>,
@@ -25,6 +27,14 @@ pub(crate) struct Container {
     constants: Vec<Constant>,
     /// PyTorch's tree specifications of inputs and outputs.
     trees: Option<(CString, CString)>,
+}
+
+/// A model on its device.
+// There is one for each container.
+#[allow(clippy::large_enum_variant)]
+enum Loaded {
+    Cpu(Session),
+    Gpu(OnDevice),
 }
 
 /// A weight or buffer.
@@ -49,40 +59,42 @@ pub(crate) struct Update {
 }
 
 impl Container {
-    /// Loads the package that belongs to this library.
+    /// Loads the package that belongs to this library, for a device. Up to `models` calls run at once.
     ///
     /// # Errors
-    /// An input error for another device than the CPU and for a damaged package, a machine error for one that was compiled for
-    /// other processors.
-    pub(crate) fn open(device: &str) -> Result<Container> {
-        let kind = device.split(':').next().unwrap_or(device);
-        if kind != "cpu" {
-            return Err(Error::unsupported(format!(
-                "the device `{device}`: packages of format `aoti` run on CPUs"
-            )));
-        }
+    /// An input error for an unknown device and for a damaged package, a machine error for one that was compiled for other
+    /// processors, an unsupported one for a GPU that the package has no target for.
+    pub(crate) fn open(device: &str, models: usize) -> Result<Container> {
         let torch = Torch::of_process()?;
         let path = payload::path()?;
         let load = || {
             let package = Package::open(&path)?;
             let trees = package.entry(TREES)?.map(trees).transpose()?;
+            if device.split(':').next() != Some("cpu") {
+                let model = OnDevice::open(&package, torch, device, models)?;
+                return Container::of(Loaded::Gpu(model), &package, trees, torch);
+            }
             let model = Model::from_package(package, torch.pool()?)?;
+            let source = model.weights().clone();
             // Loading has used its pool. The process may fork before the first use of this one.
-            Container::of(model.on_pool(torch.pool()?), trees, torch)
+            let session = Session::new(model.on_pool(torch.pool()?));
+            Container::of(Loaded::Cpu(session), &*source, trees, torch)
         };
         load().map_err(|e| e.in_file(path.display().to_string()))
     }
 
     fn of(
-        model: Model,
+        loaded: Loaded,
+        source: &dyn WeightSource,
         trees: Option<(CString, CString)>,
         torch: &'static Torch,
     ) -> Result<Container> {
-        let signature = Signature::of(model.program());
-        let source = model.weights().clone();
-        let session = Session::new(model);
+        let (signature, weights) = match &loaded {
+            Loaded::Cpu(s) => (Signature::of(s.model().program()), s.weights()),
+            Loaded::Gpu(d) => (d.model().signature().clone(), d.model().weights()),
+        };
         let mut constants = Vec::new();
-        for spec in session.weights() {
+        for spec in weights {
             // A complex weight is pairs of numbers in the program.
             let view = source.weight(&spec.name);
             let view = view.ok_or_else(|| Error::internal("a weight is missing"))?;
@@ -107,7 +119,7 @@ impl Container {
             .count();
         Ok(Container {
             torch,
-            session,
+            loaded,
             input_names: (passed.iter())
                 .map(|k| c_text(&signature.inputs[*k].name))
                 .collect(),
@@ -144,14 +156,15 @@ impl Container {
         Ok((inputs, outputs))
     }
 
-    /// Runs the model on tensors, and returns its outputs.
+    /// Runs the model on tensors, and returns its outputs. On a GPU all work is issued on the stream.
     ///
     /// # Errors
     /// An input error that names the input, for other tensors than the model takes.
     ///
     /// # Safety
-    /// Handles are null or live tensors of PyTorch, whose memory no other thread writes during the call.
-    pub(crate) unsafe fn run(&self, given: &[Owned]) -> Result<Vec<Owned>> {
+    /// Handles are null or live tensors of PyTorch, whose memory no other thread writes during the call. The stream is one of the
+    /// model's device.
+    pub(crate) unsafe fn run(&self, given: &[Owned], stream: Stream) -> Result<Vec<Owned>> {
         let names = || -> Vec<&str> {
             let name = |k: &usize| self.signature.inputs[*k].name.as_str();
             self.passed.iter().map(name).collect()
@@ -164,6 +177,28 @@ impl Container {
                 given.len()
             )));
         }
+        let device = match &self.loaded {
+            // SAFETY: the caller's promise.
+            Loaded::Cpu(session) => return unsafe { self.run_on_cpu(session, given) },
+            Loaded::Gpu(device) => device,
+        };
+        // SAFETY: as above.
+        let results = unsafe { device.run(&self.passed, given, stream) }?;
+        (results.into_iter())
+            .map(|r| match r {
+                Made::Tensor(t) => Ok(t),
+                Made::Value(Value::Int(v)) => self.number(DType::I64, &v.to_ne_bytes()),
+                Made::Value(Value::Scalar(s)) => self.scalar(s),
+                Made::Value(_) => Ok(Owned::new(std::ptr::null_mut())),
+            })
+            .collect()
+    }
+
+    /// Runs the model on tensors of the CPU, which are as many as it takes.
+    ///
+    /// # Safety
+    /// As for [`Container::run`].
+    unsafe fn run_on_cpu(&self, session: &Session, given: &[Owned]) -> Result<Vec<Owned>> {
         // By position of the program's inputs.
         let mut values: Vec<Value> = vec![Value::None; self.signature.inputs.len()];
         let mut handles: Vec<Handle> = vec![std::ptr::null_mut(); values.len()];
@@ -186,7 +221,7 @@ impl Container {
             Ok(address)
         };
         // SAFETY: outputs are fresh tensors of the sizes and strides that are asked for.
-        let placed = unsafe { self.session.run_hosted(&values, &mut memory) }?;
+        let placed = unsafe { session.run_hosted(&values, &mut memory) }?;
         // Views come first, while what they are views of is still in the list.
         let mut outputs: Vec<Option<Owned>> = Vec::with_capacity(placed.len());
         for o in &placed {
@@ -262,6 +297,14 @@ impl Container {
     /// # Safety
     /// Handles are null or live tensors of PyTorch. Those of a managed update keep their values during calls.
     pub(crate) unsafe fn update(&self, new: &[(String, Handle)], update: Update) -> Result<()> {
+        let session = match &self.loaded {
+            Loaded::Cpu(session) => session,
+            Loaded::Gpu(device) => {
+                let how = (update.set, names(update.all), update.managed);
+                // SAFETY: the caller's promise.
+                return unsafe { device.update(new, how) };
+            }
+        };
         let mut tensors: Vec<(&str, Tensor)> = Vec::with_capacity(new.len());
         for (name, handle) in new {
             let read = || {
@@ -287,7 +330,7 @@ impl Container {
                 (*name, weight)
             })
             .collect();
-        self.session.update(update.set, &new, names(update.all))
+        session.update(update.set, &new, names(update.all))
     }
 
     /// Replaces all constants of the active set by those of a blob.
@@ -298,7 +341,7 @@ impl Container {
         if blob.is_null() {
             return Err(Error::input("the blob is NULL"));
         }
-        let mut new: Vec<(&str, NewWeight)> = Vec::with_capacity(self.constants.len());
+        let mut new: Vec<(&str, WeightView)> = Vec::with_capacity(self.constants.len());
         let strides: Vec<Vec<i64>> = (self.constants.iter())
             .map(|c| inrush_runtime::tensor::contiguous_strides(&c.sizes))
             .collect();
@@ -312,9 +355,16 @@ impl Container {
             };
             let name = c.name.to_str();
             let name = name.map_err(|_| Error::internal("a name is not UTF-8"))?;
-            new.push((name, NewWeight::Copied(view)));
+            new.push((name, view));
         }
-        self.session.update(Set::Active, &new, Names::All)
+        let session = match &self.loaded {
+            Loaded::Cpu(session) => session,
+            Loaded::Gpu(device) => return device.update_from_views(&new),
+        };
+        let new: Vec<(&str, NewWeight)> = (new.into_iter())
+            .map(|(name, view)| (name, NewWeight::Copied(view)))
+            .collect();
+        session.update(Set::Active, &new, Names::All)
     }
 
     /// Returns the offset of each constant in a blob.
@@ -336,17 +386,26 @@ impl Container {
 
     /// Computes what depends on constants only again.
     pub(crate) fn fold(&self, set: Set) -> Result<()> {
-        self.session.recompute(set)
+        match &self.loaded {
+            Loaded::Cpu(session) => session.recompute(set),
+            Loaded::Gpu(device) => device.model().recompute(set),
+        }
     }
 
     /// Makes the inactive set the active one.
     pub(crate) fn swap(&self) -> Result<()> {
-        self.session.swap_weights()
+        match &self.loaded {
+            Loaded::Cpu(session) => session.swap_weights(),
+            Loaded::Gpu(device) => device.model().swap_weights(),
+        }
     }
 
     /// Forgets the inactive set.
     pub(crate) fn free_inactive(&self) {
-        self.session.discard_update();
+        match &self.loaded {
+            Loaded::Cpu(session) => session.discard_update(),
+            Loaded::Gpu(device) => device.model().discard_update(),
+        }
     }
 }
 
@@ -355,7 +414,7 @@ fn names(all: bool) -> Names {
 }
 
 /// Reads an integer from a tensor of one element.
-fn integer(t: &Tensor) -> Result<i64> {
+pub(crate) fn integer(t: &Tensor) -> Result<i64> {
     let bytes = t.to_bytes();
     match (
         t.dtype,
@@ -425,9 +484,10 @@ mod tests {
     }
 
     #[test]
-    fn other_devices_are_refused_before_anything_is_loaded() {
-        let error = Container::open("cuda:0").err().unwrap().to_string();
-        assert!(error.contains("`cuda:0`"), "{error}");
-        assert!(Container::open("cpu").is_err());
+    fn a_process_without_pytorch_loads_nothing() {
+        for device in ["cpu", "cuda:0"] {
+            let error = Container::open(device, 1).err().unwrap().to_string();
+            assert!(error.contains("has not loaded PyTorch"), "{error}");
+        }
     }
 }

@@ -1,13 +1,14 @@
 //! The exported functions: those that runners of PyTorch 2.11 to 2.15 look up by name, and their variants without types of C++.
 //!
 //! Each function returns 0, or 1 with an error that [`AOTInductorGetLastError`] gives. Handles of inputs are taken over, outputs
-//! belong to the caller, constants stay the caller's. Streams and proxy executors are for other devices, and are ignored.
+//! belong to the caller, constants stay the caller's. A model of the CPU ignores streams, and no model needs a proxy executor.
 
 use crate::container::{Constant, Container, Update};
 use crate::error::{guarded, last};
 use crate::map;
 use crate::torch::{Handle, Owned};
 use inrush_base::{Error, Result};
+use inrush_host::native::Stream;
 use inrush_runtime::Set;
 use std::ffi::{CStr, CString, c_char, c_void};
 
@@ -94,7 +95,7 @@ unsafe fn create(out: *mut *mut Container, num_models: usize, device: *const c_c
         return Err(Error::input("a container needs at least one model"));
     }
     // Calls share one model; any number of them may run at once.
-    let made = Box::new(Container::open(device)?);
+    let made = Box::new(Container::open(device, num_models)?);
     // SAFETY: not null.
     unsafe { *out = Box::into_raw(made) };
     Ok(())
@@ -103,13 +104,15 @@ unsafe fn create(out: *mut *mut Container, num_models: usize, device: *const c_c
 /// Runs a container. The handles of inputs are taken over whatever happens, and their slots become null.
 ///
 /// # Safety
-/// `container` is null or live; the lists have as many entries as their counts say, inputs are null or owned tensors.
+/// `container` is null or live; the lists have as many entries as their counts say, inputs are null or owned tensors;
+/// the stream is null or one of the model's device.
 unsafe fn run(
     model: *mut Container,
     inputs: *mut Handle,
     num_inputs: usize,
     outputs: *mut Handle,
     num_outputs: usize,
+    stream: *mut c_void,
 ) -> Result<()> {
     if inputs.is_null() && num_inputs > 0 {
         return Err(null("input_handles"));
@@ -134,7 +137,7 @@ unsafe fn run(
         )));
     }
     // SAFETY: the caller's promise.
-    let results = unsafe { model.run(&given) }?;
+    let results = unsafe { model.run(&given, Stream(stream as usize)) }?;
     for (k, tensor) in results.into_iter().enumerate() {
         // SAFETY: as many as the list has entries.
         unsafe { outputs.add(k).write(tensor.release()) };
@@ -241,10 +244,10 @@ exported! {
         out: *mut *mut Container, num_models: usize, device: *const c_char, _cubin_dir: *const c_char,
     ) { create(out, num_models, device) }
 
-    /// Loads the package, for the CPU if `is_cpu` is true.
+    /// Loads the package, for the CPU if `is_cpu` is true, else for the current GPU.
     fn AOTInductorModelContainerCreate(
         out: *mut *mut Container, num_models: usize, is_cpu: bool, _cubin_dir: *const c_char,
-    ) { create(out, num_models, if is_cpu { c"cpu" } else { c"gpu" }.as_ptr()) }
+    ) { create(out, num_models, if is_cpu { c"cpu" } else { c"cuda" }.as_ptr()) }
 
     /// Loads the package with constants of the caller, who keeps them.
     fn AOTInductorModelContainerCreateWithExternalConstants(
@@ -270,14 +273,14 @@ exported! {
     /// Runs the model.
     fn AOTInductorModelContainerRun(
         model: *mut Container, inputs: *mut Handle, num_inputs: usize, outputs: *mut Handle, num_outputs: usize,
-        _stream: *mut c_void, _proxy: *mut c_void,
-    ) { run(model, inputs, num_inputs, outputs, num_outputs) }
+        stream: *mut c_void, _proxy: *mut c_void,
+    ) { run(model, inputs, num_inputs, outputs, num_outputs, stream) }
 
     /// Runs the model. Calls need no lock, so that there is nothing to leave out for a caller with one thread.
     fn AOTInductorModelContainerRunSingleThreaded(
         model: *mut Container, inputs: *mut Handle, num_inputs: usize, outputs: *mut Handle, num_outputs: usize,
-        _stream: *mut c_void, _proxy: *mut c_void,
-    ) { run(model, inputs, num_inputs, outputs, num_outputs) }
+        stream: *mut c_void, _proxy: *mut c_void,
+    ) { run(model, inputs, num_inputs, outputs, num_outputs, stream) }
 
     /// Gives the number of inputs that are passed.
     fn AOTInductorModelContainerGetNumInputs(model: *mut Container, out: *mut usize) {
@@ -360,7 +363,7 @@ exported! {
         model: *mut Container, pairs: *const ConstantEntry, count: usize, use_inactive: bool, all: bool,
     ) { update_from_list(model, pairs, count, copies(use_inactive, all)) }
 
-    /// Replaces constants by copies of tensors of the CPU, which is the device of the model.
+    /// Replaces constants by copies of tensors of the CPU.
     fn AOTInductorModelContainerUpdateConstantBufferFromCpu(
         model: *mut Container, map: *const c_void, use_inactive: bool, all: bool,
     ) { update_from_map(model, map, copies(use_inactive, all)) }
@@ -395,7 +398,8 @@ exported! {
         container(model)?.update_from_blob(blob)
     }
 
-    /// Computes what depends on constants only again. Updates do so themselves; it is needed for tensors that the caller has written.
+    /// Computes what depends on constants only again. Updates do so themselves; it is needed for tensors that the caller has written,
+    /// on a CPU: on a GPU nothing is computed before calls.
     fn AOTInductorModelContainerRunConstantFolding(
         model: *mut Container, use_inactive: bool, _stream: *mut c_void, _proxy: *mut c_void,
     ) { container(model)?.fold(set(use_inactive)) }
@@ -414,12 +418,12 @@ exported! {
         _model: *mut Container, _map: *mut c_void, _use_inactive: bool,
     ) { unsupported("reading constants back") }
 
-    /// Gives an error where it would be turned on: models of the CPU have no streams.
+    /// Gives an error where it would be turned on: a call runs on the stream that it is given, whichever calls came before.
     fn AOTInductorModelContainerSetUseStreamAffinity(_model: *mut Container, on: bool) {
         if on { unsupported("an affinity to streams") } else { Ok(()) }
     }
 
-    /// Gives an error: models of the CPU have no streams.
+    /// Gives an error: there is no such affinity.
     fn AOTInductorModelContainerGetStreamAffinityModelIndexForTesting(_model: *mut Container) {
         unsupported("an affinity to streams")
     }

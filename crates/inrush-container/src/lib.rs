@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! loader of PyTorch -> interface -> container -> session of the runtime -> package in the same folder
+//!                                      |-> device: the executor of GPUs
 //!                                      '-> torch: functions of libtorch, looked up in the process
 //! interface    the exported functions, their pointers and errors
 //! container    a loaded package: calls, constants
+//! device       a package on a GPU: calls on the caller's stream, constants in memory of the device
 //! torch        libtorch's stable C functions, tensors of the runtime in memory of PyTorch
+//! cuda         those for streams and memory of a GPU
 //! map          reads the `std::unordered_map` that new constants come in
 //! payload      the package that belongs to this library
 //! error        the last error of a thread, and the border that no panic crosses
@@ -17,6 +20,8 @@
 //! Does not know: any compiler crate.
 
 mod container;
+mod cuda;
+mod device;
 mod error;
 mod interface;
 mod map;

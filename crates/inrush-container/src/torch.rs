@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
 pub(crate) type Handle = *mut c_void;
 
-type Rc = i32;
+pub(crate) type Rc = i32;
 type Get<T> = unsafe extern "C" fn(Handle, *mut T) -> Rc;
 type EmptyStrided =
     unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Rc;
@@ -36,6 +36,7 @@ pub(crate) struct Torch {
     dtype: Get<i32>,
     layout: Get<i32>,
     device_type: Get<i32>,
+    device_index: Get<i32>,
     storage_offset: Get<i64>,
     storage_size: Get<i64>,
     /// `at::native::is_neg` and `is_conj`, which no stable function replaces. A release without them is trusted.
@@ -116,6 +117,7 @@ impl Torch {
             dtype: get(&library, "aoti_torch_get_dtype")?,
             layout: get(&library, "aoti_torch_get_layout")?,
             device_type: get(&library, "aoti_torch_get_device_type")?,
+            device_index: get(&library, "aoti_torch_get_device_index")?,
             storage_offset: get(&library, "aoti_torch_get_storage_offset")?,
             storage_size: get(&library, "aoti_torch_get_storage_size")?,
             lazy: [
@@ -167,6 +169,24 @@ impl Torch {
         sizes: &[i64],
         strides: &[i64],
     ) -> Result<(Owned, *mut u8)> {
+        let made = self.empty_on((self.cpu, 0), self.number(dtype)?, sizes, strides);
+        made.ok_or_else(|| {
+            Error::out_of_memory(format!(
+                "PyTorch does not give a {} tensor of sizes {sizes:?}",
+                dtype.torch_name()
+            ))
+        })
+    }
+
+    /// Returns a fresh tensor on a device, which is given by PyTorch's number of its kind and its index, and the address of its first
+    /// element; `None` for too little memory.
+    pub(crate) fn empty_on(
+        &self,
+        device: (i32, i32),
+        dtype: i32,
+        sizes: &[i64],
+        strides: &[i64],
+    ) -> Option<(Owned, *mut u8)> {
         let mut h = std::ptr::null_mut();
         // SAFETY: both lists have the rank's length; the result is a local.
         let rc = unsafe {
@@ -174,22 +194,19 @@ impl Torch {
                 sizes.len() as i64,
                 sizes.as_ptr(),
                 strides.as_ptr(),
-                self.number(dtype)?,
-                self.cpu,
-                0,
+                dtype,
+                device.0,
+                device.1,
                 &raw mut h,
             )
         };
         if rc != 0 || h.is_null() {
-            return Err(Error::out_of_memory(format!(
-                "PyTorch does not give a {} tensor of sizes {sizes:?}",
-                dtype.torch_name()
-            )));
+            return None;
         }
         let made = Owned(h);
         // SAFETY: a live tensor.
-        let address: *mut c_void = unsafe { self.ask(self.data_ptr, h) }?;
-        Ok((made, address.cast()))
+        let address: *mut c_void = unsafe { self.ask(self.data_ptr, h) }.ok()?;
+        Some((made, address.cast()))
     }
 
     /// Returns a view of a tensor's storage.
@@ -250,32 +267,13 @@ impl Torch {
             return Err(Error::input("there is no tensor"));
         }
         // SAFETY: a live tensor.
-        let (device, layout, number) = unsafe {
-            (
-                self.ask(self.device_type, h)?,
-                self.ask(self.layout, h)?,
-                self.ask(self.dtype, h)?,
-            )
-        };
-        if device != self.cpu || layout != self.strided {
+        if unsafe { self.ask(self.device_type, h) }? != self.cpu {
             return Err(Error::input(
                 "a dense tensor of the CPU is needed, this one is on another device or of another layout",
             ));
         }
-        // SAFETY: as above; the functions read a flag.
-        if self.lazy.iter().flatten().any(|f| unsafe { f(h) }) {
-            return Err(Error::input(
-                "the tensor is negated or conjugated when it is read: pass `x.resolve_neg().resolve_conj()`",
-            ));
-        }
-        let dtype = self.dtypes.iter().find(|(_, n)| *n == number);
-        let dtype = dtype.map(|r| r.0).ok_or_else(|| {
-            Error::unsupported(format!(
-                "a tensor whose dtype has PyTorch's number {number}"
-            ))
-        })?;
         // SAFETY: as above.
-        let (sizes, strides) = unsafe { self.shape(h) }?;
+        let (dtype, sizes, strides) = unsafe { self.dense(h) }?;
         // SAFETY: as above.
         let (data, offset, bytes): (*mut c_void, i64, i64) = unsafe {
             (
@@ -315,6 +313,66 @@ impl Torch {
             offset,
             storage: Arc::new(storage),
         })
+    }
+
+    /// Returns the device of a tensor: PyTorch's number of its kind, and its index.
+    ///
+    /// # Safety
+    /// `h` is a live tensor.
+    pub(crate) unsafe fn device(&self, h: Handle) -> Result<(i32, i32)> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok((
+                self.ask(self.device_type, h)?,
+                self.ask(self.device_index, h)?,
+            ))
+        }
+    }
+
+    /// Returns PyTorch's number of the CPU.
+    pub(crate) fn cpu(&self) -> i32 {
+        self.cpu
+    }
+
+    /// Returns the address of a tensor's first element.
+    ///
+    /// # Safety
+    /// `h` is a live tensor.
+    pub(crate) unsafe fn address(&self, h: Handle) -> Result<*mut c_void> {
+        // SAFETY: the caller's promise.
+        unsafe { self.ask(self.data_ptr, h) }
+    }
+
+    /// Returns dtype, sizes and strides of a dense tensor whose memory holds its values.
+    ///
+    /// # Errors
+    /// An input error for a tensor that is not one, an unsupported error for its dtype.
+    ///
+    /// # Safety
+    /// `h` is a live tensor.
+    pub(crate) unsafe fn dense(&self, h: Handle) -> Result<(DType, Vec<i64>, Vec<i64>)> {
+        // SAFETY: the caller's promise.
+        let (layout, number) = unsafe { (self.ask(self.layout, h)?, self.ask(self.dtype, h)?) };
+        if layout != self.strided {
+            return Err(Error::input(
+                "a dense tensor of the CPU is needed, this one is on another device or of another layout",
+            ));
+        }
+        // SAFETY: as above; the functions read a flag.
+        if self.lazy.iter().flatten().any(|f| unsafe { f(h) }) {
+            return Err(Error::input(
+                "the tensor is negated or conjugated when it is read: pass `x.resolve_neg().resolve_conj()`",
+            ));
+        }
+        let dtype = self.dtypes.iter().find(|(_, n)| *n == number);
+        let dtype = dtype.map(|r| r.0).ok_or_else(|| {
+            Error::unsupported(format!(
+                "a tensor whose dtype has PyTorch's number {number}"
+            ))
+        })?;
+        // SAFETY: as above.
+        let (sizes, strides) = unsafe { self.shape(h) }?;
+        Ok((dtype, sizes, strides))
     }
 
     /// Returns sizes and strides of a tensor.
@@ -374,7 +432,7 @@ impl<T> Blank for *mut T {
     }
 }
 
-fn checked(rc: Rc, what: &str) -> Result<()> {
+pub(crate) fn checked(rc: Rc, what: &str) -> Result<()> {
     match rc {
         0 => Ok(()),
         _ => Err(Error::machine(format!("PyTorch refuses to {what}"))),
@@ -384,10 +442,7 @@ fn checked(rc: Rc, what: &str) -> Result<()> {
 /// Returns libtorch as the process has loaded it: by its name, or, where it is linked into the program, the program.
 fn library() -> Result<Library> {
     let name = libloading::library_filename("torch_cpu");
-    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-    // SAFETY: only a library that is loaded is found, so no initialiser runs.
-    let found = unsafe { Library::open(Some(&name), flags) };
-    let library = found.unwrap_or_else(|_| Library::this());
+    let library = of_process("torch_cpu");
     // SAFETY: only the address is taken.
     let known = unsafe { library.get::<Number>(b"aoti_torch_device_type_cpu") };
     if known.is_err() {
@@ -400,8 +455,17 @@ fn library() -> Result<Library> {
     Ok(library)
 }
 
+/// Returns a library of libtorch as the process has loaded it: by its name, or, where it is linked into the program, the program.
+pub(crate) fn of_process(name: &str) -> Library {
+    let name = libloading::library_filename(name);
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: only a library that is loaded is found, so no initialiser runs.
+    let found = unsafe { Library::open(Some(&name), flags) };
+    found.unwrap_or_else(|_| Library::this())
+}
+
 /// Returns the address of a function, as the type of a pointer to it.
-fn get<T: Copy>(library: &Library, name: &str) -> Result<T> {
+pub(crate) fn get<T: Copy>(library: &Library, name: &str) -> Result<T> {
     // SAFETY: the types of fields are those of PyTorch's `shim.h`.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
     (found.map(|f| *f))

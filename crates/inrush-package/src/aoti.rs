@@ -66,15 +66,19 @@ pub fn pack(output: &Path, library: &Path, fill: impl FnOnce(&Path) -> Result<()
 /// Writes an archive around `package`, with a copy of the container library.
 ///
 /// # Errors
-/// A machine error if a file cannot be read or written (no file is left then), an input error for what is no package for CPUs.
+/// A machine error if a file cannot be read or written (no file is left then), an input error for what is no package for CPUs or
+/// for GPUs that PyTorch's loader has a runner for.
 pub fn write(output: &Path, package: &Path, library: &Path) -> Result<()> {
     let inner = Package::open(package)?;
-    if inner.cpus().next().is_none() {
-        return Err(no_cpu(&inner.target_names()));
-    }
+    let gpu = inner.gpus().any(|t| t.gpu.kind == GPU);
+    let device = match (inner.cpus().next(), gpu) {
+        (Some(_), _) => "cpu",
+        (None, true) => GPU,
+        (None, false) => return Err(no_runner(&inner.target_names())),
+    };
     drop(inner);
     let metadata = serde_json::json!({
-        "AOTI_DEVICE_KEY": "cpu",
+        "AOTI_DEVICE_KEY": device,
         "AOTI_MACHINE": std::env::consts::ARCH,
         "AOTI_PLATFORM": std::env::consts::OS,
     });
@@ -118,10 +122,18 @@ pub fn write(output: &Path, package: &Path, library: &Path) -> Result<()> {
     })
 }
 
-/// Returns the error for a package without a program for CPUs.
-pub fn no_cpu(targets: &str) -> Error {
+/// The kind of GPUs that PyTorch's loader has a runner for, by its name there, which is that of inrush too.
+const GPU: &str = "cuda";
+
+/// Returns true if PyTorch's loader has a runner for a kind of device.
+pub fn has_runner(kind: &str) -> bool {
+    kind == "cpu" || kind == GPU
+}
+
+/// Returns the error for a package of targets that PyTorch's loader has no runner for.
+pub fn no_runner(targets: &str) -> Error {
     Error::input(format!(
-        "a package of format `aoti` runs on CPUs, this one is for {targets}: add the target `cpu`"
+        "a package of format `aoti` runs on CPUs and on GPUs of kind `{GPU}`, this one is for {targets}"
     ))
 }
 
