@@ -237,6 +237,34 @@ fn mistakes_with_memory_of_devices_are_told() {
     });
 }
 
+#[test]
+fn sizes_outside_of_their_range_are_refused() {
+    let name = "sizes_outside_of_their_range_are_refused";
+    with_driver(name, late(), |folder| {
+        let (mut steps, last) = chain(1);
+        if let StepKind::Segment(s) = &mut steps[0].kind {
+            (s.program.symbols[0].lower, s.program.symbols[0].upper) = (2, 3);
+        }
+        let program = program(GPU, steps, 3, last, 1);
+        let model = model(
+            folder,
+            program,
+            &MemoryWeights::default(),
+            Options::default(),
+        );
+        for n in [1, 2, 3, 4] {
+            match model.run(&[tensor(&vec![1.0; n])]) {
+                Ok(out) => assert_eq!(floats(&out[0]), vec![4.0; n], "{n}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    let want = format!("input `x`: `n` is {n}, outside 2..=3");
+                    assert!(!(2..=3).contains(&n) && text.contains(&want), "{text}");
+                }
+            }
+        }
+    });
+}
+
 /// The square of `4 x w` for `x` of ones.
 fn expected(w: [f32; 4]) -> Vec<f32> {
     let x = [4.0f32; 4];

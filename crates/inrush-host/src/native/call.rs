@@ -31,6 +31,8 @@ pub(super) struct Parts<'a> {
     pub(super) written: &'a [bool],
     /// By slot: what steps assume about the memory of the argument.
     pub(super) reads: &'a [Reads],
+    /// By symbol: its name and inclusive bounds.
+    pub(super) bounds: &'a [Option<(String, i64, i64)>],
     /// Tensors of the device with other strides can be copied.
     pub(super) copies_strides: bool,
     /// Number of the device.
@@ -149,6 +151,12 @@ impl<'a> CallState<'a> {
                     return Err(self.at_input(s.slot, e));
                 }
             };
+            if let Some((name, lower, upper)) = &self.parts.bounds[k]
+                && !(*lower..=*upper).contains(&value)
+            {
+                let text = format!("`{name}` is {value}, outside {lower}..={upper}");
+                return Err(self.at_input(s.slot, Error::input(text)));
+            }
             self.symbols[k] = Some(value);
         }
         Ok(())

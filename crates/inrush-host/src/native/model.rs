@@ -65,6 +65,8 @@ pub struct Loaded {
     written: Vec<bool>,
     /// By slot: what steps assume about the memory of the argument.
     reads: Vec<Reads>,
+    /// By symbol: its name and inclusive bounds.
+    bounds: Vec<Option<(String, i64, i64)>>,
     options: Options,
     graphs: Option<Graphs>,
     active: Mutex<Arc<WeightSet>>,
@@ -135,6 +137,7 @@ impl Model {
                 signature: super::signature::of(&lowered),
                 written: written(&lowered.program),
                 reads: reads(&lowered.program),
+                bounds: super::signature::bounds(&lowered),
                 imports: (
                     driver.own_stream()?,
                     Mutex::new(driver.marker()?),
@@ -313,6 +316,7 @@ impl Model {
             set: &set,
             written: &self.written,
             reads: &self.reads,
+            bounds: &self.bounds,
             copies_strides: self.hosts.memory.copies_strides(),
             device: self.device.index,
             stream,

@@ -77,6 +77,13 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
     }
 }
 
+/// Returns the name and the inclusive bounds of each symbol, where the segments tell them.
+pub(super) fn bounds(lowered: &Lowered) -> Vec<Option<(String, i64, i64)>> {
+    (0..lowered.program.symbols.len())
+        .map(|k| symbol(lowered, k).map(|s| (s.name.clone(), s.lower, s.upper)))
+        .collect()
+}
+
 /// Returns what the segments know of a symbol: its name and bounds.
 fn symbol(lowered: &Lowered, k: usize) -> Option<&Symbol> {
     lowered.program.steps.iter().find_map(|step| {
