@@ -146,7 +146,7 @@ impl Torch {
         })
     }
 
-    /// Returns a pool of PyTorch's own threads: an OpenMP runtime's if the process has one, else as many as PyTorch uses.
+    /// Returns a pool of PyTorch's own threads while they do not stall: an OpenMP runtime's if the process has one, else as many as PyTorch uses.
     pub(crate) fn pool(&self) -> Result<Arc<Pool>> {
         let pool = match OpenMp::of_process() {
             Some(runtime) => Pool::openmp(runtime),

@@ -4,7 +4,7 @@
 //! work on each result, an [`Epilogue`] function that the compiler generated.
 //!
 //! - [`Pool`]: threads that spin for a moment before they sleep, a dispatch costs about a microsecond; or those of an
-//!   OpenMP runtime that the process has.
+//!   OpenMP runtime that the process has, while they do not stall.
 //! - `operand`: where elements are, how they are converted, packed and stored. [`PackedB`] is a right operand packed once, at
 //!   load.
 //! - `kernels`: register-blocked loops, compiled for each instruction set level.

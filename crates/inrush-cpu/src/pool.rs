@@ -1,9 +1,11 @@
-//! Loops shared by threads: those of the executor itself, or those of an OpenMP runtime that the process runs anyway.
+//! Loops shared by threads: those of the executor itself, or those of an OpenMP runtime that the process runs anyway, while
+//! they do not stall.
 //!
 //! Each thread starts in its own share of the units, so that successive kernels find their data in the same core's
 //! caches, and then helps the others.
 
 mod fork;
+mod hosted;
 mod openmp;
 mod own;
 
@@ -28,7 +30,7 @@ pub struct Pool(Kind);
 
 enum Kind {
     Own(own::Threads),
-    OpenMp(OpenMp),
+    Hosted(Box<hosted::Hosted>),
 }
 
 impl Pool {
@@ -46,10 +48,11 @@ impl Pool {
         Ok(Pool(Kind::Own(own::Threads::new(threads))))
     }
 
-    /// Makes a pool without threads of its own, which runs loops as parallel regions of `runtime`: the only way to share a
-    /// process with other users of that runtime, since the threads of both would spin on the same processors.
+    /// Makes a pool that runs loops as parallel regions of `runtime`. Other users of that runtime share the process then with
+    /// one set of threads, where two would spin on the same processors. While other processes keep those threads from
+    /// running, loops use as many threads of our own, which wait for no thread without work.
     pub fn openmp(runtime: OpenMp) -> Pool {
-        Pool(Kind::OpenMp(runtime))
+        Pool(Kind::Hosted(Box::new(hosted::Hosted::new(runtime))))
     }
 
     /// Returns the number of threads, the caller's included. Under OpenMP it is what the runtime gives the calling thread now, and
@@ -57,7 +60,7 @@ impl Pool {
     pub fn threads(&self) -> usize {
         match &self.0 {
             Kind::Own(own) => own.count(),
-            Kind::OpenMp(runtime) => runtime.threads(),
+            Kind::Hosted(hosted) => hosted.threads(),
         }
     }
 
@@ -69,14 +72,15 @@ impl Pool {
     pub fn check_fork(&self) -> Result<()> {
         match &self.0 {
             Kind::Own(own) => own.check_fork(),
-            Kind::OpenMp(runtime) => runtime.check_fork(),
+            Kind::Hosted(hosted) => hosted.check_fork(),
         }
     }
 
     /// Wakes sleeping workers ahead of work that is about to come; returns at once.
     pub fn wake(&self) {
-        if let Kind::Own(own) = &self.0 {
-            own.wake();
+        match &self.0 {
+            Kind::Own(own) => own.wake(),
+            Kind::Hosted(hosted) => hosted.wake(),
         }
     }
 
@@ -93,7 +97,7 @@ impl Pool {
         if units > grain && !INSIDE.get() {
             let shared = match &self.0 {
                 Kind::Own(own) => own.run(units, grain, task),
-                Kind::OpenMp(runtime) => runtime.run(units, grain, task),
+                Kind::Hosted(hosted) => hosted.run(units, grain, task),
             };
             if let Some(result) = shared {
                 return result;
@@ -164,6 +168,20 @@ fn drain(shares: &[Share], me: usize, chunk: usize, task: Task<'_>, panic: &Mute
             share.next.store(usize::MAX / 2, Ordering::Relaxed);
         }
         lock(panic).get_or_insert_with(|| message(&*payload));
+    }
+}
+
+/// Waits for threads that hold pieces of a loop.
+fn wait_until(done: impl Fn() -> bool) {
+    let mut spins = 0u32;
+    while !done() {
+        spins = spins.wrapping_add(1);
+        if spins & 0xfff == 0 {
+            // A thread was descheduled in the middle of its piece: leave it a core.
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
     }
 }
 

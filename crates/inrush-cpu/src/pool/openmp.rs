@@ -5,10 +5,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::fork::{self, Process};
-use super::{Share, Task, deal, drain, lock, panicked};
+use super::{Share, Task, deal, drain, lock, panicked, wait_until};
 use inrush_base::Result;
 
 type Parallel = unsafe extern "C" fn(
@@ -98,15 +99,16 @@ impl OpenMp {
         Ok(())
     }
 
-    /// Runs a loop in a region; `None`, with nothing done, where there is one thread or a region already.
-    pub(super) fn run(&self, units: usize, grain: usize, task: Task<'_>) -> Option<Result<()>> {
-        let threads = self.threads();
-        if threads == 1 {
-            return None;
-        }
-        if let Err(e) = self.check_fork() {
-            return Some(Err(e));
-        }
+    /// Runs a loop in a region of `threads` threads, more than one, after [`OpenMp::check_fork`]. Returns its times if it
+    /// is to be `timed`, which costs half a microsecond.
+    pub(super) fn run(
+        &self,
+        threads: usize,
+        units: usize,
+        grain: usize,
+        task: Task<'_>,
+        timed: bool,
+    ) -> (Result<()>, Option<Times>) {
         if self.used_in.load(Ordering::Relaxed) == 0 {
             self.used_in
                 .store(Process::watched().number(), Ordering::Relaxed);
@@ -120,11 +122,13 @@ impl OpenMp {
             heap = (0..threads).map(|_| Share::new()).collect();
             &heap
         };
+        let clock = timed.then(Clock::start);
         let region = Region {
             shares,
-            chunk: deal(shares, units, grain),
             task,
+            chunk: deal(shares, units, grain),
             thread_num: self.thread_num,
+            clock: clock.as_ref(),
             panic: Mutex::new(None),
         };
         let data = std::ptr::from_ref(&region).cast_mut().cast();
@@ -132,19 +136,106 @@ impl OpenMp {
         // asked for, those take the others' shares.
         // SAFETY: the region ends before the call does.
         unsafe { (self.parallel)(enter, data, threads as c_uint, 0) };
-        Some(match lock(&region.panic).take() {
+        let times = clock.as_ref().map(Clock::times);
+        let result = match lock(&region.panic).take() {
             Some(what) => Err(panicked(&what)),
             None => Ok(()),
-        })
+        };
+        (result, times)
     }
 }
 
+/// Times of a region as its caller saw them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Spent in the barriers at begin and end, while no thread of the team had work.
+    pub waited: Duration,
+    /// Spent in between.
+    pub worked: Duration,
+}
+
+/// Measures a region.
+struct Clock {
+    begin: Instant,
+    /// Threads that have come, and those of them that have no work any more.
+    entered: AtomicUsize,
+    left: AtomicUsize,
+    /// When the caller came, and when all work was done: nanoseconds after `begin`.
+    first: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Clock {
+    fn start() -> Clock {
+        Clock {
+            begin: Instant::now(),
+            entered: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            first: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns nanoseconds since the caller began the region.
+    fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn times(&self) -> Times {
+        let [first, last] = [&self.first, &self.last].map(|t| t.load(Ordering::Relaxed));
+        Times {
+            waited: Duration::from_nanos(first + self.now().saturating_sub(last)),
+            worked: Duration::from_nanos(last.saturating_sub(first)),
+        }
+    }
+
+    /// Notes that a thread has come.
+    fn enter(&self, me: usize) {
+        if me == 0 {
+            self.first.store(self.now(), Ordering::Relaxed);
+        }
+        self.entered.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes that a thread has no work. Thread 0, which is the caller, waits until this is true of all that have come.
+    fn leave(&self, me: usize) {
+        self.left.fetch_add(1, Ordering::AcqRel);
+        if me == 0 {
+            wait_until(|| {
+                // In this order: who leaves in between is counted as one who works, not the other way around.
+                let left = self.left.load(Ordering::Acquire);
+                left == self.entered.load(Ordering::Acquire)
+            });
+            self.last.store(self.now(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A loop as its threads see it. What they read comes first and shares a cache line, as each line that a thread fetches from the
+/// caller's core costs a tenth of a microsecond.
+#[repr(C, align(64))]
 struct Region<'a> {
     shares: &'a [Share],
-    chunk: usize,
     task: Task<'a>,
+    chunk: usize,
     thread_num: Count,
+    /// Set in regions that are measured.
+    clock: Option<&'a Clock>,
     panic: Mutex<Option<String>>,
+}
+
+impl Region<'_> {
+    /// Takes part in the loop.
+    fn run(&self, me: usize) {
+        if let Some(clock) = self.clock {
+            clock.enter(me);
+        }
+        let share = me % self.shares.len();
+        drain(self.shares, share, self.chunk, self.task, &self.panic);
+        if let Some(clock) = self.clock {
+            clock.leave(me);
+        }
+    }
 }
 
 extern "C" fn enter(data: *mut c_void) {
@@ -152,13 +243,7 @@ extern "C" fn enter(data: *mut c_void) {
     let region = unsafe { &*data.cast::<Region>() };
     // SAFETY: a function of the runtime.
     let me = unsafe { (region.thread_num)() }.max(0) as usize;
-    let Region {
-        shares,
-        chunk,
-        task,
-        ..
-    } = *region;
-    drain(shares, me % shares.len(), chunk, task, &region.panic);
+    region.run(me);
 }
 
 #[cfg(unix)]

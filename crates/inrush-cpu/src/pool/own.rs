@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::fork::{self, Process};
-use super::{Share, Task, deal, drain, lock, panicked};
+use super::{Share, Task, deal, drain, lock, panicked, wait_until};
 use inrush_base::{Error, Result};
 
 /// How long a worker looks for work before it sleeps: longer than the gaps between the kernels of one model.
@@ -165,16 +165,7 @@ impl Workers {
         let shared = &*self.shared;
         take_part(shared, 0);
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
-        let mut spins = 0u32;
-        while shared.state.load(Ordering::Acquire) & ACTIVE != 0 {
-            spins = spins.wrapping_add(1);
-            if spins & 0xfff == 0 {
-                // A worker was descheduled in the middle of its part: leave it a core.
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-        }
+        wait_until(|| shared.state.load(Ordering::Acquire) & ACTIVE == 0);
         Some(match lock(&shared.panic).take() {
             Some(what) => Err(panicked(&what)),
             None => Ok(()),

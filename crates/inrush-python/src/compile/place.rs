@@ -72,8 +72,9 @@ impl Place {
 
 /// Returns the threads that all compiled graphs of the process share: those of PyTorch's own OpenMP
 /// runtime, so that there is one set of threads, of the size that `torch.set_num_threads` says. A
-/// second set would compete for the cores with the operators that are called in between. Threads of
-/// inrush's own where the user asks for a number, or where there is no such runtime.
+/// second set would compete for the cores with the operators that are called in between, so it is
+/// used only while the first one stalls. Threads of inrush's own where the user asks for a number, or
+/// where there is no such runtime.
 pub fn pool(py: Python<'_>, threads: Option<usize>) -> PyResult<Arc<Pool>> {
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
     if threads.is_some() {
