@@ -18,9 +18,10 @@
 //! ```
 //!
 //! Sizes are lines of arithmetic. Where one is used it stands as `z2`; a constant or a symbol stands for the first line
-//! that holds it. Steps that run at load bear the word `load`.
+//! that holds it. Steps that run at load bear the word `load`. A program in parts has a block `parts` after its outputs, see `parts.rs`.
 
 mod parse;
+mod parts;
 mod print;
 
 pub use parse::parse;

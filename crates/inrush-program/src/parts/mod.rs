@@ -15,6 +15,7 @@ use crate::host::{Layout, Segment, Symbol, View};
 use crate::{Num, Program, Size, SizeId};
 use serde::{Deserialize, Serialize};
 
+pub mod outline;
 mod verify;
 
 /// Programs in parts within programs in parts.

@@ -46,7 +46,11 @@ impl Sequence {
     }
 
     fn verify_lists(&self, program: &Program) -> Result<()> {
-        need(self.slots <= 1 << 24, "too many slots")?;
+        // A call has a value for each slot: no more than the file names.
+        let named = |s: &super::Step| s.kind.fills().len() + s.frees.len();
+        let named: usize = self.steps.iter().map(named).sum();
+        let most = self.inputs.len() + self.weights.len() + named;
+        need(self.slots <= most, "too many slots")?;
         for (at, line) in self.sizes.iter().enumerate() {
             let back = line.operands().iter().all(|o| (o.0 as usize) < at);
             let known = !matches!(line, Size::Sym(s) if *s as usize >= self.symbols.len());
@@ -57,7 +61,10 @@ impl Sequence {
             "its parts have other symbols",
         )?;
         for (here, outer) in self.symbols.iter().zip(&program.symbols) {
-            let solved = !matches!(here.read, Read::Dim { factor: 0, .. });
+            let solved = match here.read {
+                Read::Int => true,
+                Read::Dim { dim, factor, .. } => factor != 0 && u32::try_from(dim).is_ok(),
+            };
             need(here.slot < self.slots && solved, "a symbol has no source")?;
             let data = outer.source == SymbolSource::Data;
             need(data == here.after.is_some(), "a symbol has two sources")?;

@@ -10,18 +10,13 @@ pub fn parse(text: &str) -> Result<Program> {
     let mut p = Parser {
         s: Scanner::new(text),
         out: Program::default(),
+        depth: 0,
     };
-    p.s.skip_newlines()?;
-    p.s.expect_word("program")?;
-    p.out.name = p.s.name()?;
-    p.s.end_of_line()?;
-    loop {
-        p.s.skip_newlines()?;
-        if p.s.at_end()? {
-            return Ok(p.out);
-        }
-        p.line()?;
-        p.s.end_of_line()?;
+    p.program()?;
+    if p.s.at_end()? {
+        Ok(p.out)
+    } else {
+        Err(p.s.error("there is nothing to end"))
     }
 }
 
@@ -32,12 +27,32 @@ pub(super) fn size_number(name: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| plain)
 }
 
-struct Parser<'a> {
-    s: Scanner<'a>,
-    out: Program,
+pub(super) struct Parser<'a> {
+    pub(super) s: Scanner<'a>,
+    pub(super) out: Program,
+    /// Programs around this one.
+    pub(super) depth: usize,
 }
 
 impl Parser<'_> {
+    /// Reads a program, up to the end of the text or the word `end`.
+    pub(super) fn program(&mut self) -> Result<()> {
+        self.s.skip_newlines()?;
+        self.s.expect_word("program")?;
+        self.out.name = self.s.name()?;
+        self.s.end_of_line()?;
+        loop {
+            self.s.skip_newlines()?;
+            match self.s.peek()? {
+                Token::End => return Ok(()),
+                Token::Ident(w) if w == "end" => return Ok(()),
+                _ => {}
+            }
+            self.line()?;
+            self.s.end_of_line()?;
+        }
+    }
+
     fn line(&mut self) -> Result<()> {
         let word = match self.s.peek()? {
             Token::Ident(w) => w.clone(),
@@ -70,11 +85,12 @@ impl Parser<'_> {
                 Ok(())
             }
             "output" => self.output(),
+            "parts" => self.parts(),
             _ => self.buffer(),
         }
     }
 
-    fn number(&mut self) -> Result<u32> {
+    pub(super) fn number(&mut self) -> Result<u32> {
         let v = self.s.int()?;
         u32::try_from(v).map_err(|_| self.s.error("expected a position"))
     }
@@ -84,7 +100,7 @@ impl Parser<'_> {
     }
 
     /// A position that must be `count`.
-    fn in_order(&mut self, found: usize, count: usize, prefix: &str) -> Result<()> {
+    pub(super) fn in_order(&mut self, found: usize, count: usize, prefix: &str) -> Result<()> {
         if found == count {
             return Ok(());
         }
@@ -92,7 +108,7 @@ impl Parser<'_> {
         Err(self.s.error(message))
     }
 
-    fn dtype(&mut self) -> Result<Dt> {
+    pub(super) fn dtype(&mut self) -> Result<Dt> {
         let word = self.s.ident()?;
         let dtype = DType::parse(&word).map(Dt);
         dtype.ok_or_else(|| self.s.error(format!("unknown dtype `{word}`")))
@@ -165,7 +181,7 @@ impl Parser<'_> {
     }
 
     /// Reads a line of the size arithmetic. Numbers count up, so that they can be checked.
-    fn size_line(&mut self) -> Result<()> {
+    pub(super) fn size_line(&mut self) -> Result<()> {
         self.s.next_token()?;
         let at = self.s.id("z")?;
         self.in_order(at, self.out.sizes.len(), "z")?;
@@ -243,7 +259,7 @@ impl Parser<'_> {
     }
 
     /// A size where it is used: `z3`, a constant, a symbol.
-    fn size(&mut self) -> Result<SizeId> {
+    pub(super) fn size(&mut self) -> Result<SizeId> {
         let Some(leaf) = self.leaf()? else {
             let word = self.s.ident()?;
             return match size_number(&word) {
@@ -266,12 +282,15 @@ impl Parser<'_> {
         Ok(size)
     }
 
-    fn sizes(&mut self) -> Result<Vec<SizeId>> {
+    pub(super) fn sizes(&mut self) -> Result<Vec<SizeId>> {
         self.items(Self::size)
     }
 
     /// `[a, b]`, each read by `item`.
-    fn items<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    pub(super) fn items<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         self.s.expect("[")?;
         let mut out = Vec::new();
         if self.s.eat("]")? {
@@ -443,12 +462,12 @@ impl Parser<'_> {
     }
 
     /// The word and then a list of sizes.
-    fn sizes_of(&mut self, word: &str) -> Result<Vec<SizeId>> {
+    pub(super) fn sizes_of(&mut self, word: &str) -> Result<Vec<SizeId>> {
         self.s.expect_word(word)?;
         self.sizes()
     }
 
-    fn size_of(&mut self, word: &str) -> Result<SizeId> {
+    pub(super) fn size_of(&mut self, word: &str) -> Result<SizeId> {
         self.s.expect_word(word)?;
         self.size()
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Every line with the place that it is about.
 pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
-    let sizes = Sizes::of(p);
+    let sizes = Sizes::new(&p.symbols, &p.sizes);
     let mut out = vec![(None, format!("program {}", show_name(&p.name)))];
     for (k, s) in p.symbols.iter().enumerate() {
         out.push((Some(Line::Symbol(k)), symbol(s)));
@@ -95,11 +95,15 @@ pub(super) fn lines(p: &Program) -> Vec<(Option<Line>, String)> {
         };
         out.push((Some(Line::Output(k)), format!("output {k}: {what}")));
     }
+    if let Some(parts) = &p.parts {
+        let lines = super::parts::lines(p, parts);
+        out.extend(lines.into_iter().map(|l| (None, l)));
+    }
     out
 }
 
 /// A symbol's name where sizes stand: quoted if it would read as something else there.
-fn symbol_name(name: &str) -> String {
+pub(super) fn symbol_name(name: &str) -> String {
     let taken = name == "min" || name == "max" || super::parse::size_number(name).is_some();
     if taken { quote(name) } else { show_name(name) }
 }
@@ -228,28 +232,33 @@ fn names(names: &[String]) -> String {
 }
 
 /// How each size stands where it is used.
-struct Sizes<'a> {
-    program: &'a Program,
+pub(super) struct Sizes<'a> {
+    symbols: &'a [Symbol],
+    lines: &'a [Size],
     /// The first line of each constant and symbol.
     first: BTreeMap<(bool, i64), usize>,
 }
 
 impl<'a> Sizes<'a> {
-    fn of(program: &'a Program) -> Self {
+    pub(super) fn new(symbols: &'a [Symbol], lines: &'a [Size]) -> Self {
         let mut first = BTreeMap::new();
-        for (k, s) in program.sizes.iter().enumerate() {
+        for (k, s) in lines.iter().enumerate() {
             if let Some(key) = leaf(s) {
                 first.entry(key).or_insert(k);
             }
         }
-        Sizes { program, first }
+        Sizes {
+            symbols,
+            lines,
+            first,
+        }
     }
 
     /// Returns a size where it is used. A constant or symbol stands for itself only at its first
     /// line, so that reading back finds the same line.
-    fn get(&self, id: SizeId) -> String {
+    pub(super) fn get(&self, id: SizeId) -> String {
         let at = id.0 as usize;
-        let line = self.program.sizes.get(at);
+        let line = self.lines.get(at);
         match line.and_then(|l| leaf(l).filter(|key| self.first.get(key) == Some(&at))) {
             Some(_) => line.map_or_else(String::new, |l| self.line(l)),
             None => format!("z{at}"),
@@ -257,12 +266,12 @@ impl<'a> Sizes<'a> {
     }
 
     /// Returns the right side of a size line.
-    fn line(&self, s: &Size) -> String {
+    pub(super) fn line(&self, s: &Size) -> String {
         let two = |a: SizeId, op: &str, b: SizeId| format!("{} {op} {}", self.get(a), self.get(b));
         let call = |f: &str, a: SizeId, b: SizeId| format!("{f}({}, {})", self.get(a), self.get(b));
         match *s {
             Size::Const(v) => v.to_string(),
-            Size::Sym(s) => match self.program.symbols.get(s as usize) {
+            Size::Sym(s) => match self.symbols.get(s as usize) {
                 Some(s) => symbol_name(&s.name),
                 None => format!("symbol {s}"),
             },
@@ -275,7 +284,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    fn list(&self, ids: &[SizeId]) -> String {
+    pub(super) fn list(&self, ids: &[SizeId]) -> String {
         let parts: Vec<String> = ids.iter().map(|i| self.get(*i)).collect();
         format!("[{}]", parts.join(", "))
     }
