@@ -29,8 +29,9 @@ pub use read::Package;
 pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
 pub use write::{KernelParts, TargetParts, WeightData, write, write_with};
 
-/// Format number; readers refuse others. Since 4, a package holds a list of targets, and programs for CPUs may be in parts.
-pub const FORMAT: u32 = 4;
+/// Format number; readers refuse others. A new field or kind of anything in a manifest raises it: `tests/format.rs` lists the kinds
+/// of steps. Since 4, a package holds a list of targets, and programs for CPUs may be in parts. Since 5, parts are control flow too.
+pub const FORMAT: u32 = 5;
 
 const MANIFEST: &str = "inrush.json";
 /// The entry that says how the exported module nests its inputs and outputs, as PyTorch's tree specifications: `inputs` and

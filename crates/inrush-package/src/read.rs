@@ -177,6 +177,20 @@ fn ptx_target(kernels: &[StoredKernel], file: &[u8]) -> Result<Option<PtxTarget>
     Ok(found)
 }
 
+/// Returns the error for a package of another format.
+fn other_format(h: &Header) -> Error {
+    let (format, version) = (h.format, &h.version);
+    Error::input(if format > FORMAT {
+        format!(
+            "made by a newer inrush, {version}: package format {format}, this inrush reads {FORMAT}: install it, or compile the model again"
+        )
+    } else {
+        format!(
+            "package format {format} (written by inrush {version}), this inrush reads {FORMAT}: compile the model again"
+        )
+    })
+}
+
 impl Package {
     /// Returns true if the file starts like a zip and holds a package's manifest.
     pub fn is_package(path: &Path) -> bool {
@@ -235,10 +249,7 @@ impl Package {
         // Manifests of other formats have other fields.
         let header: Header = serde_json::from_slice(text).map_err(damaged)?;
         if header.format != FORMAT {
-            return Err(Error::input(format!(
-                "package format {} (written by inrush {}), this inrush reads {FORMAT}: compile the model again",
-                header.format, header.version
-            )));
+            return Err(other_format(&header));
         }
         let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
         let mut weights = BTreeMap::new();
