@@ -7,6 +7,7 @@ mod gpu;
 mod html;
 mod memory;
 mod page;
+mod parts;
 
 use crate::args::ExplainArgs;
 use crate::out::say;
@@ -31,25 +32,28 @@ struct Report {
     program: Program,
     /// Values of the program's symbols that sizes are shown for.
     symbols: Vec<i64>,
+    /// Values of symbols by name, from the archive's example.
+    hints: Vec<(String, i64)>,
     /// Of an archive; a package has only its program.
     compilation: Option<Compilation>,
 }
 
 /// Data that only compiling gives.
 struct Compilation {
-    /// Read back from the text of stage fuse: observers see text, not the plan.
-    plan: Plan,
+    /// Read back from the text of stage fuse: observers see text, not the plan. One for each compiled program, in the order in
+    /// which they are compiled.
+    plans: Vec<Plan>,
     /// Names and times in order; the build is last if it ran.
     stages: Vec<(&'static str, Duration)>,
     /// The note on the build if it did not run.
     build: Option<String>,
 }
 
-/// Times the stages and keeps the text of the plan.
+/// Times the stages and keeps the texts of the plans.
 struct Watch {
     start: Instant,
     stages: Vec<(&'static str, Duration)>,
-    plan: String,
+    plans: Vec<String>,
 }
 
 impl Observer for Watch {
@@ -57,9 +61,14 @@ impl Observer for Watch {
         self.start = Instant::now();
     }
     fn end(&mut self, stage: &'static str, text: &dyn Fn() -> String) {
-        self.stages.push((stage, self.start.elapsed()));
+        let time = self.start.elapsed();
+        // The programs of a program in parts go through the stages one after the other.
+        match self.stages.iter_mut().find(|s| s.0 == stage) {
+            Some((_, sum)) => *sum += time,
+            None => self.stages.push((stage, time)),
+        }
         if stage == "fuse" {
-            self.plan = text();
+            self.plans.push(text());
         }
     }
 }
@@ -106,6 +115,7 @@ fn page_of_package(path: &Path) -> Result<String> {
         model: file_name(path),
         target: package.target_names(),
         symbols: symbols(&cpu.program, &[]),
+        hints: Vec::new(),
         program: cpu.program.clone(),
         compilation: None,
     }))
@@ -119,7 +129,7 @@ fn of_archive(a: &ExplainArgs) -> Result<Report> {
     let mut watch = Watch {
         start,
         stages: vec![("import", start.elapsed())],
-        plan: String::new(),
+        plans: Vec::new(),
     };
     let options = Options {
         pieces: caps.threads.min(8),
@@ -148,9 +158,12 @@ fn of_archive(a: &ExplainArgs) -> Result<Report> {
         model: file_name(&a.model),
         target: caps.to_string(),
         symbols: symbols(&compiled.program, &archive.hints()),
+        hints: archive.hints(),
         program: compiled.program,
         compilation: Some(Compilation {
-            plan: inrush_sched::text::parse(&watch.plan)?,
+            plans: (watch.plans.iter())
+                .map(|text| inrush_sched::text::parse(text))
+                .collect::<Result<_>>()?,
             stages: watch.stages,
             build,
         }),

@@ -11,18 +11,18 @@ use inrush_compile::{Observer, Options, STAGES};
 use inrush_package::Package;
 use std::process::ExitCode;
 
-/// Keeps the text of one stage.
+/// Keeps the texts of one stage.
 struct Keep<'a> {
     /// The stage that the user asked for.
     stage: &'a str,
-    /// Its text, once the stage has run.
-    text: Option<String>,
+    /// Its texts: one for each program of a program in parts.
+    texts: Vec<String>,
 }
 
 impl Observer for Keep<'_> {
     fn end(&mut self, stage: &'static str, text: &dyn Fn() -> String) {
         if stage == self.stage {
-            self.text = Some(text());
+            self.texts.push(text());
         }
     }
 }
@@ -73,7 +73,10 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     if stage == "import" {
         return show(a, &archive.graph.print());
     }
-    let mut keep = Keep { stage, text: None };
+    let mut keep = Keep {
+        stage,
+        texts: Vec::new(),
+    };
     let compiled = inrush_compile::compile(
         archive.graph,
         &caps,
@@ -87,10 +90,12 @@ pub fn inspect(a: &InspectArgs) -> Result<ExitCode> {
     )
     .map_err(|e| e.in_file(name));
     // A stage that was reached is shown even when a later one failed.
-    match (keep.text, compiled) {
-        (Some(text), _) => show(a, &text),
-        (None, Ok(c)) => show(a, &c.refusals.lines().join("\n")),
-        (None, Err(e)) => Err(e),
+    match compiled {
+        // The whole program: what was seen is each of its parts.
+        Ok(c) if stage == "wrap" => show(a, &c.program.print()),
+        Ok(c) if stage == "refusals" => show(a, &c.refusals.lines().join("\n")),
+        Err(e) if keep.texts.is_empty() => Err(e),
+        _ => show(a, &keep.texts.join("\n")),
     }
 }
 

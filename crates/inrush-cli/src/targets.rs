@@ -2,6 +2,7 @@
 
 use inrush_host::program::{LibraryOp, StepKind};
 use inrush_package::{CpuTarget, GpuTarget, Package, Target};
+use inrush_program::parts::outline::outline;
 use std::fmt::Write;
 
 /// Returns the text of a package's targets: a line for each, then their programs.
@@ -23,6 +24,11 @@ pub(crate) fn text(package: &Package, stage: &str) -> String {
             _ = writeln!(out, "\nprogram for {t}");
         }
         match t {
+            Target::Cpu(t) if t.program.parts.is_some() && stage == "summary" => {
+                for line in outline(&t.program) {
+                    _ = writeln!(out, "{line}");
+                }
+            }
             Target::Cpu(t) => out.push_str(&t.program.to_string()),
             Target::Gpu(t) => out.push_str(&steps(t)),
         }
@@ -32,11 +38,12 @@ pub(crate) fn text(package: &Package, stage: &str) -> String {
 
 /// Returns what a target for a CPU consists of.
 fn cpu(package: &Package, t: &CpuTarget) -> String {
-    format!(
-        "{} steps, {} bytes of machine code",
-        t.program.steps.len(),
-        package.code(&t.object).len()
-    )
+    let steps = match &t.program.parts {
+        Some(parts) => format!("{} parts", parts.steps.len()),
+        None => format!("{} steps", t.program.steps.len()),
+    };
+    let code = package.code(&t.object).len();
+    format!("{steps}, {code} bytes of machine code")
 }
 
 /// Returns what a target for a GPU consists of.

@@ -12,7 +12,6 @@
 //! Rectangles do not overlap, except for buffers that are written in place of others. Gaps are
 //! bytes that the plan could not use.
 
-use super::Report;
 use super::html::{bytes, escape};
 use inrush_program::{Place, Program, SizeId, Step};
 use std::fmt::Write;
@@ -92,8 +91,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 360.0;
 
 /// Returns the drawing as SVG. A rectangle tells its buffer, bytes and steps when pointed at.
-pub(super) fn svg(report: &Report, blocks: &[Block], arena: i64) -> String {
-    let program = &report.program;
+pub(super) fn svg(program: &Program, blocks: &[Block], arena: i64) -> String {
     let (steps, arena) = (program.steps.len().max(1) as f64, arena.max(1) as f64);
     let mut out = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"arena over steps\" preserveAspectRatio=\"none\">\n"

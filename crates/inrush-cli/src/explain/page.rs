@@ -1,12 +1,13 @@
 //! The page: what was measured, what was fused and what was not, where memory goes, what runs.
 //!
 //! Sections in order: summary, stages, memory over time, steps, refused fusions by reason, the
-//! program as text. Each is a function from the report to HTML.
+//! program as text. A program in parts has its parts in place of memory and steps. Each is a function from the report to HTML.
 
 use super::html::{STYLE, bytes, details, escape, table};
-use super::{Compilation, Report, memory};
+use super::{Compilation, Report, memory, parts};
+use inrush_program::parts::outline::outline;
 use inrush_program::{Place, Program, Step};
-use inrush_sched::Reason;
+use inrush_sched::{Plan, Reason};
 use std::collections::BTreeMap;
 
 /// Refusals of one reason that are listed. Bounds the page of a large model.
@@ -27,8 +28,15 @@ pub(super) fn page(r: &Report) -> String {
             "<p class=\"dim\">A compiled package: it keeps its program, neither the times of stages nor refusals.</p>\n",
         ),
     }
-    out.push_str(&arena(r, &sizes));
-    out.push_str(&steps(r, &sizes));
+    if r.program.parts.is_some() {
+        out.push_str(&parts::sections(r));
+    } else {
+        let plan = r.compilation.as_ref().and_then(|c| c.plans.first());
+        out.push_str("<h2>Memory over time</h2>\n");
+        out.push_str(&arena(&r.program, &sizes));
+        out.push_str("<h2>Steps</h2>\n");
+        out.push_str(&steps(&r.program, plan, &sizes));
+    }
     if let Some(c) = &r.compilation {
         out.push_str(&refusals(c));
     }
@@ -47,34 +55,26 @@ fn value(sizes: &[i64], id: inrush_program::SizeId) -> i64 {
 /// Returns the table of key figures.
 fn summary(r: &Report, sizes: &[i64]) -> String {
     let p = &r.program;
-    let products = |steps: &[Step]| {
-        let n = steps.iter().filter(|s| matches!(s, Step::Contract(_)));
-        n.count()
-    };
     let weights: i64 = (p.buffers.iter())
         .filter(|b| matches!(b.place, Place::Weight(_)))
         .fold(0, |sum: i64, b| sum.saturating_add(value(sizes, b.bytes)));
     let symbols: Vec<String> = (p.symbols.iter().zip(&r.symbols))
         .map(|(s, v)| format!("{} = {v}", s.name))
         .collect();
-    let contractions = products(&p.steps);
-    let mut rows = vec![
-        ["target".to_string(), r.target.clone()],
-        [
-            "a call".into(),
-            format!(
-                "{} kernels, {contractions} products and convolutions",
-                p.steps.len() - contractions
-            ),
-        ],
-        ["at load".into(), format!("{} steps", p.load_steps.len())],
-        ["weights".into(), bytes(weights)],
-        ["arena of a call".into(), bytes(value(sizes, p.arena_bytes))],
-        [
-            "kept with the weights".into(),
-            bytes(value(sizes, p.load_bytes)),
-        ],
-    ];
+    let mut rows = vec![["target".to_string(), r.target.clone()]];
+    match &p.parts {
+        Some(_) => rows.extend(of_parts(p)),
+        None => rows.extend([
+            ["a call".into(), kernels_and_products(&[p])],
+            ["at load".into(), format!("{} steps", p.load_steps.len())],
+            ["weights".into(), bytes(weights)],
+            ["arena of a call".into(), bytes(value(sizes, p.arena_bytes))],
+            [
+                "kept with the weights".into(),
+                bytes(value(sizes, p.load_bytes)),
+            ],
+        ]),
+    }
     if !symbols.is_empty() {
         let shown = format!("{} (what sizes below are for)", symbols.join(", "));
         rows.push(["symbols".into(), shown]);
@@ -83,6 +83,27 @@ fn summary(r: &Report, sizes: &[i64]) -> String {
         .into_iter()
         .map(|r| r.iter().map(|c| escape(c)).collect());
     table(&["", ""], rows)
+}
+
+/// Returns the key figures of a program in parts.
+fn of_parts(p: &Program) -> [[String; 2]; 3] {
+    let lines = outline(p);
+    let programs: Vec<&Program> = (lines.iter())
+        .filter_map(|l| l.program.map(|p| p.1))
+        .collect();
+    let loads: usize = programs.iter().map(|p| p.load_steps.len()).sum();
+    [
+        ["programs".into(), programs.len().to_string()],
+        ["in all of them".into(), kernels_and_products(&programs)],
+        ["at load".into(), format!("{loads} steps")],
+    ]
+}
+
+fn kernels_and_products(programs: &[&Program]) -> String {
+    let steps = || programs.iter().flat_map(|p| &p.steps);
+    let products = steps().filter(|s| matches!(s, Step::Contract(_))).count();
+    let kernels = steps().count() - products;
+    format!("{kernels} kernels, {products} products and convolutions")
 }
 
 /// Returns the table of times, with bars relative to the longest stage.
@@ -110,16 +131,16 @@ fn stages(c: &Compilation) -> String {
 }
 
 /// Returns the drawing of the arena with its totals.
-fn arena(r: &Report, sizes: &[i64]) -> String {
-    let blocks = memory::blocks(&r.program, sizes);
-    let total = value(sizes, r.program.arena_bytes);
-    let mut out = String::from("<h2>Memory over time</h2>\n");
+pub(super) fn arena(p: &Program, sizes: &[i64]) -> String {
+    let blocks = memory::blocks(p, sizes);
+    let total = value(sizes, p.arena_bytes);
+    let mut out = String::new();
     if blocks.is_empty() {
         out.push_str("<p>No temporary reaches memory.</p>\n");
         return out;
     }
     // The most that lives at once bounds what any packing can do.
-    let live = (0..r.program.steps.len())
+    let live = (0..p.steps.len())
         .map(|k| {
             let now = blocks.iter().filter(|b| b.from <= k && k <= b.to);
             let mut ranges: Vec<(i64, i64)> = now
@@ -142,26 +163,26 @@ fn arena(r: &Report, sizes: &[i64]) -> String {
         bytes(total),
         bytes(live)
     ));
-    out.push_str(&memory::svg(r, &blocks, total));
+    out.push_str(&memory::svg(p, &blocks, total));
     out
 }
 
 /// Returns the operators fused into a step, with the lines that called them.
-fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
+fn fused(plan: Option<&Plan>, at: usize, step: &Step) -> String {
     let named = match step {
         Step::Launch(l) => &l.origins,
         Step::Contract(c) => &c.origins,
         Step::Library(c) => &c.origins,
     };
-    let Some(c) = c else {
+    let Some(plan) = plan else {
         return escape(&named.join(", "));
     };
     // Steps of the program and of the plan are paired by position.
-    let steps = c.plan.load_steps.iter().chain(&c.plan.steps);
+    let steps = plan.load_steps.iter().chain(&plan.steps);
     let mut seen = Vec::new();
     let mut out = String::new();
     for o in (steps.skip(at).take(1)).flat_map(|s| s.bodies().iter().flat_map(|b| &b.origins)) {
-        let Some(origin) = c.plan.loops.origins.get(o.index()) else {
+        let Some(origin) = plan.loops.origins.get(o.index()) else {
             continue;
         };
         if seen.contains(o) {
@@ -180,8 +201,7 @@ fn fused(c: Option<&Compilation>, at: usize, step: &Step) -> String {
 }
 
 /// Returns the table of steps, those at load first.
-fn steps(r: &Report, sizes: &[i64]) -> String {
-    let p = &r.program;
+pub(super) fn steps(p: &Program, plan: Option<&Plan>, sizes: &[i64]) -> String {
     let loads = p.load_steps.len();
     let rows = p
         .load_steps
@@ -233,21 +253,18 @@ fn steps(r: &Report, sizes: &[i64]) -> String {
                     escape(&what),
                     escape(symbol)
                 ),
-                fused(r.compilation.as_ref(), k, s),
+                fused(plan, k, s),
                 format!("<span class=\"dim\">{}</span>", touched.join(", ")),
             ]
         });
-    format!(
-        "<h2>Steps</h2>\n{}",
-        table(
-            &[
-                "step",
-                "kernel",
-                "fused operators, with their source lines",
-                "buffers"
-            ],
-            rows
-        )
+    table(
+        &[
+            "step",
+            "kernel",
+            "fused operators, with their source lines",
+            "buffers",
+        ],
+        rows,
     )
 }
 
@@ -267,16 +284,18 @@ fn buffer(p: &Program, at: usize) -> String {
 
 /// Returns the refused fusions, folded by reason.
 fn refusals(c: &Compilation) -> String {
-    let mut by_reason: BTreeMap<Reason, Vec<&inrush_sched::Refusal>> = BTreeMap::new();
-    for r in &c.plan.refusals {
-        by_reason.entry(r.reason).or_default().push(r);
+    let mut by_reason: BTreeMap<Reason, Vec<(&Plan, &inrush_sched::Refusal)>> = BTreeMap::new();
+    for plan in &c.plans {
+        for r in &plan.refusals {
+            by_reason.entry(r.reason).or_default().push((plan, r));
+        }
     }
     let mut out = String::from("<h2>Fusions that were refused</h2>\n");
     if by_reason.is_empty() {
         out.push_str("<p>None.</p>\n");
     }
-    let origin = |o: Option<inrush_sched::OriginId>| {
-        let found = o.and_then(|o| c.plan.loops.origins.get(o.index()));
+    let origin = |plan: &Plan, o: Option<inrush_sched::OriginId>| {
+        let found = o.and_then(|o| plan.loops.origins.get(o.index()));
         found.map_or("?".to_string(), |o| {
             let line = o.line.as_deref().unwrap_or("");
             format!(
@@ -288,8 +307,8 @@ fn refusals(c: &Compilation) -> String {
         })
     };
     for (reason, list) in by_reason {
-        let rows =
-            (list.iter().take(MAX_LISTED)).map(|r| vec![origin(r.producer), origin(r.consumer)]);
+        let rows = (list.iter().take(MAX_LISTED))
+            .map(|(plan, r)| vec![origin(plan, r.producer), origin(plan, r.consumer)]);
         let mut inner = table(&["producer", "consumer"], rows);
         if list.len() > MAX_LISTED {
             let more = list.len() - MAX_LISTED;

@@ -9,6 +9,8 @@ import os
 import re
 
 import torch
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim, export, save
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -112,6 +114,33 @@ class Branch(torch.nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
 
+class Loops(torch.nn.Module):
+    """Control flow within control flow, and sizes that data decide within it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.arange(1.0, 8.0))
+
+    def forward(self, x, n):
+        def chosen(x):
+            at = torch.nonzero(x > 0).squeeze(1)
+            return torch.cond(x.max() > 2, lambda x: x * self.scale + at.sum(), lambda x: x + 10, (x,))
+
+        def turn(i, x):
+            return i + 1, torch.cond(x.sum() > 0, chosen, lambda x: x + 3, (x,))
+
+        return while_loop(lambda i, x: i < n, turn, (torch.zeros_like(n), x))
+
+
+class Scans(torch.nn.Module):
+    """A scan over a symbolic number of slices, with functions whose results data decide about before and after it."""
+
+    def forward(self, x):
+        at = torch.nonzero(x.sum(1) > 0).squeeze(1)
+        total, sums = scan(lambda h, x: (h * 0.5 + x, (h * x).sum()), torch.zeros(4), x)
+        return x[at] + total, sums, torch.unique(x.round().to(torch.int64))
+
+
 class Writes(torch.nn.Module):
     """Writes to a buffer and to an input, in functional form."""
 
@@ -169,6 +198,8 @@ if __name__ == "__main__":
     write("conditions", Conditions(), (torch.ones(4), torch.ones(2)), dynamic_shapes=(automatic, automatic))
     write("data", Data(), (torch.arange(6.0), torch.tensor(3)))
     write("modes", Modes(), (torch.ones(4, 3),))
+    write("loops", Loops(), (torch.arange(7.0) - 3, torch.tensor(3)))
+    write("scans", Scans(), (torch.arange(20.0).reshape(5, 4) - 9,), dynamic_shapes=({0: Dim("t", min=2)},))
     write("branch", Branch(), (torch.ones(3),))
     write("writes", Writes(), (torch.ones(2, 3), torch.zeros(2, 3)), decompose=True)
     write("foreign", Foreign(), (torch.ones(3),))
