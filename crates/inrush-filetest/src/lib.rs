@@ -39,6 +39,7 @@ mod compiled;
 pub mod drawn;
 mod emulated;
 mod markdown;
+pub mod packages;
 mod random;
 mod roundtrip;
 mod run;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Name and the longest input.
-const TARGETS: [(&str, u32); 3] = [("text", 6_000), ("archive", 40_000), ("package", 40_000)];
+const TARGETS: [(&str, u32); 3] = [("text", 6_000), ("archive", 60_000), ("package", 80_000)];
 
 /// Counters on every edge, and comparisons reported, as libFuzzer wants them.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

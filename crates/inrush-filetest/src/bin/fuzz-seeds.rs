@@ -2,10 +2,7 @@
 //! and `DIR/package`.
 
 use inrush_base::{Caps, Isa};
-use inrush_filetest::{Document, Program};
-use inrush_package::{Cpu, TargetParts, WeightData};
-use inrush_program::Place;
-use std::collections::BTreeMap;
+use inrush_filetest::{Document, Program, packages};
 use std::path::{Path, PathBuf};
 
 /// Longer texts are slow to change.
@@ -20,16 +17,22 @@ fn main() -> std::io::Result<()> {
     for target in ["text", "archive", "package"] {
         std::fs::create_dir_all(dir.join(target))?;
     }
-    let archives = root.join("crates/inrush-torch/tests/data");
-    for entry in std::fs::read_dir(archives)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "pt2") {
-            let name = path.file_name().expect("a listed file");
-            std::fs::copy(&path, dir.join("archive").join(name))?;
+    let caps = Caps::cpu(Isa::Avx2, 2);
+    for path in packages::archives()? {
+        let name = path.file_name().expect("a listed file");
+        std::fs::copy(&path, dir.join("archive").join(name))?;
+        // Programs in parts are here: control flow, and sizes that data decide. Some archives hold what is not supported.
+        if let Ok(program) = packages::compile(&path, &caps) {
+            let name = path.file_stem().expect("a listed file").to_string_lossy();
+            let to = dir.join("package").join(format!("{name}.inrush"));
+            packages::write(&to, &program).map_err(std::io::Error::other)?;
+            std::fs::write(
+                dir.join("text").join(format!("{name}-program")),
+                program.print(),
+            )?;
         }
     }
-    let caps = Caps::cpu(Isa::Avx2, 2);
-    let mut packages = 0;
+    let mut written = 0;
     for path in inrush_filetest::files(&root.join("tests"))? {
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned());
         let stem = stem.unwrap_or_default();
@@ -47,10 +50,10 @@ fn main() -> std::io::Result<()> {
                 texts.extend(p.block_text("h100").map(|b| ("blocks", b)));
                 if let Ok(program) = p.program(&caps) {
                     texts.push(("program", program.print()));
-                    if packages < 20 {
-                        packages += 1;
+                    if written < 20 {
+                        written += 1;
                         let to = dir.join("package").join(format!("{stem}-{k}.inrush"));
-                        package(&to, &program).map_err(std::io::Error::other)?;
+                        packages::write(&to, &program).map_err(std::io::Error::other)?;
                     }
                 }
             }
@@ -60,37 +63,4 @@ fn main() -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// A package of the program with made-up machine code and weights of zeros.
-fn package(path: &Path, program: &inrush_program::Program) -> inrush_base::Result<()> {
-    let cpu = Cpu {
-        arch: "x86_64".into(),
-        os: "linux".into(),
-        isa: "avx2".into(),
-    };
-    let weights: BTreeMap<&str, &inrush_program::Buffer> = (program.buffers.iter())
-        .filter_map(|b| match &b.place {
-            Place::Weight(w) => Some((w.name.as_str(), b)),
-            _ => None,
-        })
-        .collect();
-    let zeros = [0; 4096];
-    let parts = TargetParts::Cpu {
-        cpu,
-        program,
-        object: b"no machine code",
-    };
-    inrush_package::write(path, &[parts], &|name| {
-        let b = weights.get(name)?;
-        let Place::Weight(w) = &b.place else {
-            return None;
-        };
-        Some(WeightData {
-            dtype: b.dtype.0,
-            sizes: &w.sizes,
-            strides: &w.strides,
-            bytes: &zeros,
-        })
-    })
 }
