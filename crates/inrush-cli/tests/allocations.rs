@@ -1,11 +1,12 @@
 //! A prepared call allocates its outputs, and a few short lists whose sizes do not depend on the tensors'.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
+use inrush_base::DType;
 use inrush_cli::args::TargetArgs;
 use inrush_cli::run::random_inputs;
 use inrush_cli::session;
 use inrush_runtime::cache::Cache;
-use inrush_runtime::{Model, Value};
+use inrush_runtime::{Model, Tensor, Value};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Blocks and bytes that any thread has asked for.
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Blocks of tensors among them.
+static ALIGNED: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
@@ -62,6 +65,7 @@ unsafe extern "C" {
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     const NO_MEMORY: c_int = 12;
     count(size);
+    ALIGNED.fetch_add(1, Relaxed);
     // SAFETY: any power of two is a valid alignment.
     let block = unsafe { memalign(align, size) };
     if block.is_null() {
@@ -80,21 +84,82 @@ fn a_prepared_call_allocates_its_outputs_only() {
     if std::env::var_os(MEASURE).is_some() {
         return measure();
     }
+    let said = alone("a_prepared_call_allocates_its_outputs_only");
+    assert!(said.contains("measured 4 batches"), "{said}");
+}
+
+#[test]
+fn turns_of_loops_allocate_no_tensors() {
+    if std::env::var_os(MEASURE).is_some() {
+        return measure_turns();
+    }
+    let said = alone("turns_of_loops_allocate_no_tensors");
+    assert!(said.contains("measured 2 loops"), "{said}");
+}
+
+/// Runs a test of this file in a process of its own. Returns what it prints.
+fn alone(test: &str) -> String {
     let me = std::env::current_exe().expect("the test's path");
     let out = Command::new(me)
-        .args([
-            "--exact",
-            "a_prepared_call_allocates_its_outputs_only",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--nocapture"])
         .env(MEASURE, "1")
         .env_remove("INRUSH_POISON")
         .output()
         .expect("the test runs itself");
-    let said = String::from_utf8_lossy(&out.stdout);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}{wrong}");
-    assert!(said.contains("measured 4 batches"), "{said}{wrong}");
+    said
+}
+
+/// Calls of few and of many turns allocate as many tensors, and each turn as many short lists.
+fn measure_turns() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-torch/tests/data");
+    let cache = tempfile::tempdir().expect("a folder");
+    let cache = Cache::at(cache.path().to_path_buf());
+    let target = TargetArgs {
+        target: "native".into(),
+        threads: Some(1),
+    };
+    for name in ["loops.pt2", "scans.pt2"] {
+        let session = session::open(&folder.join(name), &target, &cache, true).expect("a model");
+        let inputs = |turns: i64| {
+            let floats = |sizes: &[i64]| {
+                let count: i64 = sizes.iter().product();
+                let data: Vec<u8> = (0..count)
+                    .flat_map(|k| ((k % 7) as f32 - 3.0).to_le_bytes())
+                    .collect();
+                let t = Tensor::from_bytes(DType::F32, sizes.to_vec(), &data);
+                Value::Tensor(t.expect("a tensor"))
+            };
+            match name {
+                "loops.pt2" => {
+                    let n = Tensor::from_bytes(DType::I64, Vec::new(), &turns.to_le_bytes());
+                    vec![floats(&[7]), Value::Tensor(n.expect("a number"))]
+                }
+                _ => vec![floats(&[turns, 4])],
+            }
+        };
+        let measured = |turns: i64| {
+            let given = inputs(turns);
+            (0..5)
+                .map(|_| {
+                    let before = (ALIGNED.load(Relaxed), BYTES.load(Relaxed));
+                    session.model.run(&given).expect("a call");
+                    let tensors = ALIGNED.load(Relaxed) - before.0;
+                    (tensors, BYTES.load(Relaxed) - before.1)
+                })
+                .min()
+                .expect("calls")
+        };
+        let (few, many) = (measured(20), measured(220));
+        println!("{name}: {few:?} in 20 turns, {many:?} in 220");
+        assert!(few.0 > 0, "{name}: tensors are not counted");
+        assert!(many.0 <= few.0 + 2, "{name}: turns allocate tensors");
+        let lists = (many.1.saturating_sub(few.1)) / 200;
+        assert!(lists <= 8192, "{name}: {lists} bytes of lists a turn");
+    }
+    println!("measured 2 loops");
 }
 
 fn measure() {

@@ -4,6 +4,7 @@ use crate::weights::WeightView;
 use inrush_base::{DType, Error, Result, Scalar, same_strides};
 use inrush_cpu::Bytes;
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Alignment of every allocation, in bytes: a cache line and the widest vector.
@@ -47,18 +48,28 @@ unsafe impl Sync for Foreign {}
 /// it; a recycled block has none.
 #[derive(Default)]
 pub(crate) struct Recycler {
+    /// The oldest first.
     blocks: Mutex<Vec<Storage>>,
+    /// True if small blocks are kept too.
+    keeps_small: AtomicBool,
 }
 
 /// Blocks that one recycler keeps at most.
 const KEPT: usize = 8;
+/// The same for one that keeps small blocks.
+const KEPT_OF_LOOPS: usize = 64;
 /// Smaller blocks are left to the allocator, which keeps them itself.
 const WORTH_KEEPING: usize = 128 << 10;
 
 impl Recycler {
+    /// Keeps blocks of any size from now on: for the bodies of loops, whose turns ask for the same blocks again and again.
+    pub fn keep_small(&self) {
+        self.keeps_small.store(true, Ordering::Relaxed);
+    }
+
     /// A block of `len` bytes with unspecified contents, that comes back here when it is dropped.
     pub fn take(self: &Arc<Self>, len: usize) -> Result<Storage> {
-        if len < WORTH_KEEPING {
+        if len < WORTH_KEEPING && !self.keeps_small.load(Ordering::Relaxed) {
             return Storage::uninit(len);
         }
         let mut blocks = self.blocks.lock().unwrap_or_else(|e| e.into_inner());
@@ -175,15 +186,22 @@ fn out_of_memory(len: usize) -> Error {
 impl Drop for Storage {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
+            let most = if home.keeps_small.load(Ordering::Relaxed) {
+                KEPT_OF_LOOPS
+            } else {
+                KEPT
+            };
             let mut blocks = home.blocks.lock().unwrap_or_else(|e| e.into_inner());
-            if blocks.len() < KEPT {
-                blocks.push(Storage {
-                    block: std::mem::replace(&mut self.block, Bytes::EMPTY),
-                    home: Weak::new(),
-                    foreign: None,
-                    writes: Writes::Seen,
-                });
-            }
+            // Where data decide about sizes, the oldest may never be asked for again.
+            let oldest = (blocks.len() >= most).then(|| blocks.remove(0));
+            blocks.push(Storage {
+                block: std::mem::replace(&mut self.block, Bytes::EMPTY),
+                home: Weak::new(),
+                foreign: None,
+                writes: Writes::Seen,
+            });
+            drop(blocks);
+            drop(oldest);
         }
     }
 }

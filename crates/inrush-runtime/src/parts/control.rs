@@ -6,7 +6,8 @@
 //! scan    for each slice: (carried, slice of the results) = body(carried, slice); the results are stacked as they come
 //! ```
 //!
-//! A turn allocates what its body gives. Large blocks come back from the recycler.
+//! A turn writes what its body gives into the blocks of an earlier turn, which come back from the recycler of the body. It allocates
+//! where a size that data decide is new, and short lists.
 
 use super::call::Call;
 use crate::model::Model;
@@ -140,7 +141,10 @@ impl Call<'_> {
                     } else {
                         contiguous_strides(&t.sizes)
                     };
-                    Value::Tensor(t.with_strides(&strides)?)
+                    let copy = self.allocate(t.dtype, t.sizes.clone(), strides)?;
+                    // SAFETY: of one dtype and sizes, and nothing else has the copy.
+                    unsafe { t.copy_to(&copy) };
+                    Value::Tensor(copy)
                 }
                 other => other,
             });

@@ -101,7 +101,11 @@ impl BoundParts {
                     None => return Err(Error::internal("a segment has no program")),
                 },
                 StepKind::Dynamic(d) => Ready::Dynamic(function(&d.function)?),
-                StepKind::Cond(_) | StepKind::While(_) | StepKind::Scan(_) => Ready::Bodies(models),
+                StepKind::Cond(_) => Ready::Bodies(models),
+                StepKind::While(_) | StepKind::Scan(_) => {
+                    models.iter().for_each(keep_small_blocks);
+                    Ready::Bodies(models)
+                }
                 StepKind::View(_) | StepKind::Write(_) => Ready::Plain,
             });
         }
@@ -122,6 +126,15 @@ impl LoadedParts {
         LoadedParts {
             steps: self.steps.iter().map(step).collect(),
         }
+    }
+}
+
+/// Keeps blocks of any size for later turns, those of what a body calls too.
+fn keep_small_blocks(body: &Model) {
+    body.recycler.keep_small();
+    if let Some(parts) = &body.parts {
+        let models = parts.steps.iter().flat_map(Ready::models);
+        models.for_each(keep_small_blocks);
     }
 }
 
