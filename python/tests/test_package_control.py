@@ -350,5 +350,33 @@ def test_non_maximum_suppression(tmp_path):
 
 def test_random_numbers_within_control_flow_are_refused(tmp_path):
     module = Flat(lambda x: torch.cond(x.sum() > 0, lambda x: x + torch.rand_like(x), lambda x: x * 2, (x,)))
-    with pytest.raises(inrush.UnsupportedError, match="random numbers within control flow"):
+    with pytest.raises(inrush.UnsupportedError, match="random numbers within control flow") as error:
         packed(tmp_path, module, torch.ones(3))
+    # The line of the draw, not of the choice.
+    assert "aten.rand_like" in str(error.value) and "torch.rand_like(x)" in str(error.value)
+
+
+def test_dropout_of_inference_within_control_flow(tmp_path):
+    def function(x):
+        return torch.cond(x.sum() > 0, lambda x: nn.functional.dropout(x, 0.5, False) + 1, lambda x: x * 2, (x,))
+
+    compare(tmp_path, function, torch.ones(3), again=[(-torch.ones(3),)])
+
+
+def test_loops_in_many_turns_of_several_threads(tmp_path):
+    """Turns write into blocks of earlier turns: calls at the same time have blocks of their own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    torch.manual_seed(0)
+
+    def function(x, n):
+        def turn(i, x, y):
+            return i + 1, y * 0.5 + x, torch.cond(x.sum() > 0, lambda x: x - 1, lambda x: x + 1, (x,))
+
+        return while_loop(lambda i, x, y: i < n, turn, (torch.zeros_like(n), x, x + 1))
+
+    module = Flat(function).eval()
+    package = packed(tmp_path, module, torch.randn(3, 5), torch.tensor(3))
+    inputs = [(torch.randn(3, 5), torch.tensor(k)) for k in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda given: agree(module, package, *given), inputs))

@@ -204,6 +204,27 @@ def test_masks_of_several_dimensions(tmp_path):
     )
 
 
+def test_masks_with_slices_and_integers(tmp_path):
+    """Slices and integers next to a mask become views ahead of the read; a list of one index is broadcast."""
+    torch.manual_seed(0)
+
+    def function(x, m, i):
+        return x[m, 1:3], x[1:3, m] * 2, x[m, 1], x[1, m], x[m, :, 2] + 1, x[..., m], x[m, :, i]
+
+    i = torch.tensor([1])
+    inputs = [(torch.randn(4, 4, 4), torch.rand(4) > t, i) for t in (0.5, -1, 2, 0.3)]
+    compare(tmp_path, function, *inputs[0], again=inputs[1:])
+
+
+def test_bools_are_read_from_data(tmp_path):
+    def function(x, p):
+        q = p.item()
+        return torch.cond(q, lambda x: x + 1, lambda x: x - 1, (x,)), x * 2
+
+    inputs = [(torch.randn(3), torch.tensor(p)) for p in (True, False)]
+    compare(tmp_path, function, *inputs[0], again=inputs[1:])
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_conditions_on_data_hold_or_are_errors(tmp_path, threads):
     def function(x):

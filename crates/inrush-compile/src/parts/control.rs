@@ -191,8 +191,9 @@ impl Control<'_, '_, '_> {
     /// Compiles a body for its operands. Integers that it takes after them are symbols of the graph around.
     fn body(&mut self, l: &mut Lower<'_>, body: usize, given: &[Given]) -> Result<Body> {
         let mut graph = self.graph.bodies[body].clone();
-        if inrush_aten::random::needed(&graph) {
-            return Err(Error::unsupported("random numbers within control flow"));
+        if let Some(n) = (graph.nodes.iter()).find(|n| inrush_aten::random::draws(n)) {
+            let e = Error::unsupported("random numbers within control flow");
+            return Err(graph.locate(n, e));
         }
         let mut inputs = Vec::new();
         for at in 0..graph.inputs.len() {
