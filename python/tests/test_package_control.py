@@ -352,8 +352,8 @@ def test_random_numbers_within_control_flow_are_refused(tmp_path):
     module = Flat(lambda x: torch.cond(x.sum() > 0, lambda x: x + torch.rand_like(x), lambda x: x * 2, (x,)))
     with pytest.raises(inrush.UnsupportedError, match="random numbers within control flow") as error:
         packed(tmp_path, module, torch.ones(3))
-    # The line of the draw, not of the choice.
-    assert "aten.rand_like" in str(error.value) and "torch.rand_like(x)" in str(error.value)
+    # The line of the draw, as PyTorch records it, not of the choice.
+    assert "aten.rand_like" in str(error.value) and "torch.rand_like(" in str(error.value)
 
 
 def test_dropout_of_inference_within_control_flow(tmp_path):
