@@ -451,7 +451,7 @@ fn input_line(i: &InputSpec) -> InputLine {
     (i.name.clone(), tensor, kind, bounds.collect(), i.written)
 }
 
-/// Returns the names of a package's targets, such as `cpu:avx2` and `cuda:h100`.
+/// Returns the names of a package's targets, those for CPUs first, such as `cpu:avx2`.
 #[pyfunction]
 pub fn package_targets(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
     let names = || -> Result<Vec<String>> {
