@@ -139,6 +139,18 @@ const NAMES_DEVICES: &[(&str, &str)] = &[
         "inrush-runtime/src/dlpack.rs",
         "DLPack's name of pinned memory of the CPU",
     ),
+    (
+        "inrush-container/src/",
+        "the interface of PyTorch's loader: functions and fields of one kind of device",
+    ),
+    (
+        "inrush-package/src/aoti.rs",
+        "PyTorch's name for a package's device",
+    ),
+    (
+        "inrush-python/src/package/device.rs",
+        "an option of the user's, by its name",
+    ),
     ("xtask/", "crates by name, and targets of tests"),
 ];
 
