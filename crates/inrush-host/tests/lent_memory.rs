@@ -17,6 +17,7 @@ use inrush_host::shape::Shape;
 use inrush_program::Reads;
 use inrush_runtime::{MemoryWeights, Names, Set, Value, WeightView};
 use programs::{chain, program, two_products};
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,9 +31,9 @@ struct Library {
     copies: AtomicUsize,
 }
 
-/// A tensor of the library.
+/// A tensor of the library. Its memory is never freed: work of its stream may still use it, and the fake driver frees at once.
 struct Mine {
-    memory: api::Memory,
+    memory: ManuallyDrop<api::Memory>,
     live: Arc<AtomicUsize>,
 }
 
@@ -49,6 +50,7 @@ impl TensorLibrary for Library {
         let address = memory.address();
         self.live.fetch_add(1, Ordering::Relaxed);
         let live = self.live.clone();
+        let memory = ManuallyDrop::new(memory);
         Some((Arc::new(Mine { memory, live }), address))
     }
 
