@@ -82,6 +82,10 @@ fn a_starved_team_is_left_for_threads_of_our_own() {
     std::thread::scope(|s| {
         s.spawn(|| {
             pin(0, &one);
+            // Threads of our own take the processor from this one, the worker hardly does. A process that is nicer already keeps
+            // its own priority.
+            // SAFETY: 0 is PRIO_PROCESS and the calling thread.
+            _ = unsafe { setpriority(0, 0, 10) };
             while !over.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
