@@ -3,26 +3,13 @@
 //! Packages are those of the fuzz targets' seeds. One entry of a package is damaged and the file gets right checksums again.
 //! `INRUSH_FUZZ_SECONDS` sets how long to go on (3 otherwise), `INRUSH_FUZZ_SEED` the seed.
 
+mod common;
+
+use common::Random;
 use inrush_filetest::{survive, survive_archive, survive_package, zip::mutate_zip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// A xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 9) % n.max(1) as u64) as usize
-    }
-}
 
 /// Values and words that mean something to a reader of manifests or programs.
 const PIECES: [&[u8]; 14] = [
@@ -113,11 +100,10 @@ fn damaged_packages_do_not_panic() {
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
                 | 1,
         );
-        r.next();
         let whole = &packages[tried % packages.len()];
         let mut buffer = whole.clone();
         buffer.resize(whole.len() + 4096, 0);
-        let (size, room, choice) = (whole.len(), buffer.len(), r.next() as u32);
+        let (size, room, choice) = (whole.len(), buffer.len(), r.below(1 << 32) as u32);
         let r = std::cell::RefCell::new(r);
         let size = mutate_zip(&mut buffer, size, room, choice, |data, len, _| {
             damage(data, len, &mut r.borrow_mut())

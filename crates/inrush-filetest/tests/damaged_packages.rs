@@ -4,6 +4,9 @@
 //! so that damage reaches the verifier. `INRUSH_FUZZ_SECONDS` sets how long to go on, `INRUSH_FUZZ_SEED` where from; without it
 //! the same few hundred packages are tried everywhere.
 
+mod common;
+
+use common::Random;
 use inrush_base::{Caps, ErrorKind, Isa};
 use inrush_filetest::packages;
 use inrush_package::Package;
@@ -11,18 +14,6 @@ use inrush_program::parts::outline::outline;
 use serde_json::Value;
 use std::io::{Cursor, Read, Write};
 use std::time::{Duration, Instant};
-
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 9) % n.max(1) as u64) as usize
-    }
-}
 
 /// A package taken apart.
 struct Whole {

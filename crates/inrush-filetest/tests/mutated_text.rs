@@ -2,22 +2,13 @@
 //!
 //! `INRUSH_FUZZ_SECONDS` sets how long to go on, `INRUSH_FUZZ_SEED` where from; without it the same few thousand programs are tried everywhere.
 
+mod common;
+
+use common::Random;
 use inrush_base::{Caps, Isa};
 use inrush_filetest::{Document, Program, survive};
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 9) % n.max(1) as u64) as usize
-    }
-}
 
 /// Every program of the file tests at every level at which it has a text.
 fn programs() -> Vec<String> {

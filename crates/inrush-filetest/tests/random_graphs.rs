@@ -2,27 +2,15 @@
 //!
 //! `INRUSH_RANDOM_GRAPHS` sets how many are interpreted (a tenth of them are compiled too).
 
+mod common;
+
+use common::Random;
 use inrush_aten::decompose::result_types;
 use inrush_expr::Expr;
 use inrush_filetest::Program;
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, Output, OutputKind, OutputValue, TensorType, Type, ValueId,
 };
-
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 9) % n.max(1) as u64) as usize
-    }
-    fn yes(&mut self) -> bool {
-        self.below(2) == 0
-    }
-}
 
 struct Make {
     g: Graph,
@@ -177,7 +165,7 @@ impl Make {
             }
             7 => self.call("aten.flip.default", vec![v, self.ints(&[d])]),
             8 | 9 => {
-                let keep = Arg::Bool(self.r.yes());
+                let keep = Arg::Bool(self.r.below(2) == 0);
                 let dims = self.ints(&[d]);
                 match self.r.below(3) {
                     0 => self.call("aten.sum.dim_IntList", vec![v, dims, keep, Arg::None]),

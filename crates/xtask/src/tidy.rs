@@ -157,7 +157,7 @@ fn features(selection: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>, St
 }
 
 /// Returns true if `package`, as it is built into others (without dependencies of its tests), depends on
-/// `other`. A package that does not exist depends on nothing.
+/// `other`. A package that does not exist is an error.
 fn depends(package: &str, other: &str) -> Result<bool, String> {
     let text = tree(&["--package", package])?;
     Ok((text.lines()).any(|l| l.split_whitespace().next() == Some(other)))
