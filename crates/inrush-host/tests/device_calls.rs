@@ -9,12 +9,10 @@ use driver::{Machine, binary, floats, log, tensor, with_driver};
 use inrush_base::{DType, ErrorKind, Scalar};
 use inrush_host::gpu::cublas;
 use inrush_host::gpu::driver::Driver;
-use inrush_host::native::{
-    Argument, DeviceTensor, Lowered, Model, NewWeight, Object, Options, Output,
-};
+use inrush_host::native::{Argument, DeviceTensor, Model, NewWeight, Options, Output};
 use inrush_host::program::{Device, HostProgram, Out, StepKind};
 use inrush_runtime::{InputKind, MemoryWeights, Names, OutputSpec, Value, WeightView};
-use programs::{chain, program, segment, two_products};
+use programs::{chain, lowered, program, segment, two_products};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,19 +33,6 @@ fn graphs() -> Options {
         capture: true,
         ..Options::default()
     }
-}
-
-fn lowered(program: HostProgram) -> Lowered {
-    let objects = (program.constants.iter())
-        .map(|c| Object::Weight(format!("w{}", c.1)))
-        .collect();
-    let lowered = Lowered {
-        objects,
-        inputs: vec!["x".into()],
-        program,
-    };
-    lowered.check().unwrap();
-    lowered
 }
 
 fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, o: Options) -> Model {

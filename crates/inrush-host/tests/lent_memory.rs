@@ -9,14 +9,13 @@ use inrush_base::{DType, Error, Result};
 use inrush_host::gpu::cublas;
 use inrush_host::gpu::driver::{self as api, Driver};
 use inrush_host::native::{
-    Argument, DeviceTensor, Lowered, Model, NewWeight, Object, Options, Output, Owner, Stream,
-    TensorLibrary,
+    Argument, DeviceTensor, Model, NewWeight, Options, Output, Owner, Stream, TensorLibrary,
 };
 use inrush_host::program::{Device, HostProgram, StepKind};
 use inrush_host::shape::Shape;
 use inrush_program::Reads;
 use inrush_runtime::{MemoryWeights, Names, Set, Value, WeightView};
-use programs::{chain, program, two_products};
+use programs::{chain, lowered, program, two_products};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,15 +102,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, o: Options) -> Model {
     let products = !program.constants.is_empty();
     let blas = products.then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
-    let objects = (program.constants.iter())
-        .map(|c| Object::Weight(format!("w{}", c.1)))
-        .collect();
-    let lowered = Lowered {
-        objects,
-        inputs: vec!["x".into()],
-        program,
-    };
-    lowered.check().unwrap();
+    let lowered = lowered(program);
     Model::new(lowered, vec![binary(folder)], weights, GPU, blas, o).unwrap()
 }
 

@@ -6,10 +6,10 @@ mod programs;
 use driver::{Machine, binary, floats, log, tensor, with_driver};
 use inrush_base::{DType, ErrorKind};
 use inrush_host::gpu::cublas;
-use inrush_host::native::{Lowered, Model, Object, Options, device};
+use inrush_host::native::{Model, Options, device};
 use inrush_host::program::{Device, HostProgram};
 use inrush_runtime::{MemoryWeights, Tensor, Value};
-use programs::{chain, program, two_products};
+use programs::{chain, lowered, program, two_products};
 use std::path::Path;
 
 const GPU: Device = Device { kind: 1, index: 0 };
@@ -20,15 +20,7 @@ fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, products:
         (132, "90", 32)
     );
     let blas = products.then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
-    let objects = (program.constants.iter())
-        .map(|c| Object::Weight(format!("w{}", c.1)))
-        .collect();
-    let lowered = Lowered {
-        objects,
-        inputs: vec!["x".into()],
-        program,
-    };
-    lowered.program.check(lowered.objects.len()).unwrap();
+    let lowered = lowered(program);
     let binaries = vec![binary(folder)];
     Model::new(lowered, binaries, weights, GPU, blas, Options::default()).unwrap()
 }

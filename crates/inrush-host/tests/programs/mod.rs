@@ -2,8 +2,8 @@
 
 use inrush_base::{DType, Scalar};
 use inrush_host::program::{
-    Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Out, Read, Segment, Step, StepKind,
-    Symbol,
+    Call, Device, Gpu, HostProgram, Layout, Library, LibraryOp, Lowered, Object, Out, Read,
+    Segment, Step, StepKind, Symbol,
 };
 use inrush_program::{
     Buffer, Dt, GpuKernel, GpuTarget, Input, InputType, Kernel, Launch, Output, Place, Program,
@@ -225,4 +225,19 @@ pub fn two_products(device: Device) -> HostProgram {
     let mut program = program(device, steps, 6, 5, 2);
     program.constants = vec![(3, 0)];
     program
+}
+
+/// Lowers a program whose input is `x` and whose constants are the weights `w` with the number of their slot.
+#[allow(dead_code)] // Packages name their own inputs.
+pub fn lowered(program: HostProgram) -> Lowered {
+    let objects = (program.constants.iter())
+        .map(|c| Object::Weight(format!("w{}", c.1)))
+        .collect();
+    let lowered = Lowered {
+        objects,
+        inputs: vec!["x".into()],
+        program,
+    };
+    lowered.check().unwrap();
+    lowered
 }
