@@ -139,7 +139,7 @@ def measure(name: str, made: tuple[nn.Module, tuple], args: argparse.Namespace) 
                 for noisy, lines in times.items():
                     neighbour.go() if noisy else neighbour.stop()
                     for line, call in calls.items():
-                        # Threads that other calls left behind go to sleep.
+                        # Let spinning threads of earlier calls go to sleep.
                         time.sleep(0.02)
                         lines[line].append(turn(call, inputs, args.seconds))
         finally:

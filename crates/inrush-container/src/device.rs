@@ -177,7 +177,7 @@ impl OnDevice {
     /// Replaces constants of a set, which come from the CPU or from the device. Those that are managed stay where they are.
     ///
     /// # Errors
-    /// As for the CPU, and for a managed constant that kernels cannot read as it is.
+    /// Those of the CPU. An input error for a managed constant whose strides or alignment kernels do not support.
     ///
     /// # Safety
     /// Handles are null or live tensors of PyTorch. Those of a managed update keep their values during calls.

@@ -12,7 +12,7 @@ use inrush_program::{Place, host::StepKind};
 /// Reads an archive of `torch.export` and compiles it up to C source.
 ///
 /// # Panics
-/// On a fault of ours, below. For tests and fuzzing.
+/// If the reader or the compiler has a bug. For tests and fuzzing.
 pub fn survive_archive(bytes: &[u8]) {
     let options = inrush_torch::Options::default();
     let Ok(model) = inrush_torch::open_bytes(bytes.to_vec().into(), &options) else {
@@ -31,7 +31,7 @@ pub fn survive_archive(bytes: &[u8]) {
 /// never loaded.
 ///
 /// # Panics
-/// On a fault of ours, below, or a program that does not read back. For tests and fuzzing.
+/// If the reader or the verifier has a bug, or a printed program does not parse back to itself. For tests and fuzzing.
 pub fn survive_package(bytes: &[u8]) {
     let Ok(package) = Package::read(bytes.to_vec()) else {
         return;

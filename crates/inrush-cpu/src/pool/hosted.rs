@@ -37,7 +37,7 @@ const FIRST_LEAVE: Duration = Duration::from_millis(100);
 /// The longest time without the team, and so the longest time until its return to a machine that has become quiet.
 const LONGEST_LEAVE: Duration = Duration::from_millis(1600);
 
-/// The threads of a host's OpenMP runtime, and ours in their place.
+/// A pool on the host's OpenMP runtime, with threads of our own as the fallback.
 pub(super) struct Hosted {
     runtime: OpenMp,
     policy: Policy,

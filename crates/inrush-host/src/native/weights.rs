@@ -213,7 +213,7 @@ impl WeightSet {
     /// Has calls read a weight where it is. Its dtype and sizes were checked.
     ///
     /// # Errors
-    /// An input error for a tensor that kernels cannot read as it is.
+    /// An input error for strides, an alignment or read-only memory that kernels do not support.
     pub(super) fn share(&mut self, e: &Entry, w: &DeviceTensor) -> Result<()> {
         if e.bytes() == 0 {
             return Ok(());
