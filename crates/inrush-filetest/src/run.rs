@@ -2,7 +2,7 @@
 //!
 //! Settings after the fence: `s0=3` (a symbol's value), `x=0..5` (range of an integer input), `ordinary` (no NaN or infinity
 //! among the inputs), `seed=7`, `interpreted` (nothing is compiled), `rewritten` (the graph
-//! after stage rewrite for an H100 takes part), `lowered` (the interpreter of graphs, which does not know
+//! after stage rewrite for an H100 takes part; with `libraries=products` only products are a library's), `lowered` (the interpreter of graphs, which does not know
 //! every operator, takes no part), `brief` (one interpreter and one level compiled), `level=avx2` and `threads=3` (for what is
 //! compiled), `offset=5` (elements before the first of each input), `whole` (floats are small whole numbers, sums are exact),
 //! `x=0.5..2` (range of floats), `h100` (the block programs of this GPU are interpreted instead of compiled code). Inputs have the strides of their types. The block's text says who took part, so that none is
@@ -31,6 +31,7 @@ use crate::compiled::{self, Compiled};
 use crate::random::{Fill, Random};
 use crate::stages::{Program, Setup};
 use inrush_base::{Caps, DType, Error, Isa, Result, Scalar};
+use inrush_compile::Libraries;
 use inrush_graph::{Graph, InputKind, Type};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_loops::{BufId, BufferKind, Loops};
@@ -45,6 +46,8 @@ pub(crate) struct Settings {
     special: bool,
     interpreted: bool,
     rewritten: bool,
+    /// What libraries compute for the rewritten graph.
+    libraries: Libraries,
     lowered: bool,
     brief: bool,
     whole: bool,
@@ -117,7 +120,7 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
     if let Program::Graph(g) = program
         && settings.rewritten
     {
-        let loops = rewritten(program, g)?;
+        let loops = rewritten(program, g, settings.libraries)?;
         who.push((
             "rewritten",
             Box::new(as_loops(loops, settings.symbols.clone())),
@@ -150,13 +153,17 @@ pub fn agree(program: &Program, block: &Block, setup: &Setup) -> Result<String> 
     compare_all(program, &settings, &who, &same_refusal)
 }
 
-/// Returns the loops of the graph as stage rewrite gives it for a GPU with all libraries.
+/// Returns the loops of the graph as stage rewrite gives it for a GPU with these libraries.
 ///
 /// # Errors
 /// Where the types of its results, strides included, are not those of the graph.
-fn rewritten(program: &Program, graph: &Graph) -> Result<Loops> {
+fn rewritten(program: &Program, graph: &Graph, libraries: Libraries) -> Result<Loops> {
     let caps = inrush_devices::model("h100").ok_or_else(|| Error::internal("no preset `h100`"))?;
-    let out = program.rewritten(&Setup::of(caps))?;
+    let setup = Setup {
+        libraries,
+        ..Setup::of(caps)
+    };
+    let out = program.rewritten(&setup)?;
     let types = |g: &Graph| -> Vec<Option<Type>> {
         let ty = |v: inrush_graph::ValueId| g.value(v).ty.clone();
         (g.outputs.iter())
@@ -345,6 +352,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
         special: true,
         interpreted: false,
         rewritten: false,
+        libraries: Libraries::All,
         lowered: false,
         brief: false,
         whole: false,
@@ -368,6 +376,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
             None => return Err(bad()),
             // Stages read it; it is for kernels of GPUs alone.
             Some(("pointers", _)) if crate::stages::caps(block).gpu.is_some() => {}
+            Some(("libraries", "products")) => out.libraries = Libraries::Products,
             Some(("seed", v)) => out.seed = v.parse().map_err(|_| bad())?,
             Some(("level", v)) => out.level = Some(Isa::parse(v).ok_or_else(bad)?),
             Some(("threads", v)) => out.threads = number(v)?.clamp(1, 64) as usize,

@@ -1,4 +1,4 @@
-//! Small convolutions as matrix products, or as sums over the window.
+//! Convolutions as matrix products, or as sums over the window.
 //!
 //! # What it does
 //! A convolution becomes `im2col`, one row for each window, and a product with the filters. Its result has channels last
@@ -6,10 +6,13 @@
 //! arithmetic.
 //!
 //! # When
-//! On GPUs, if libraries compute convolutions and products, in inference graphs of constant sizes, and only if every
-//! convolution of the graph is small and none has a bias of its own. Over a picture or two cuDNN takes the host longer than the
-//! device, and in float32 its kernels leave most of the device idle: a layer of ResNet-18 takes 57 us on an H200, its product
-//! 15 us.
+//! On GPUs, if a library computes products, in inference graphs of constant sizes, for convolutions without a bias of their own:
+//!
+//! - If a library computes convolutions too, only if every convolution of the graph is small. Over a picture or two cuDNN takes
+//!   the host longer than the device, and in float32 its kernels leave most of the device idle: a layer of ResNet-18 takes 57 us
+//!   on an H200, its product 15 us.
+//! - If none does, for each convolution that has work enough for a product's launches and whose windows fit in memory well.
+//!   A kernel of its own computes the others, with what is fused into it.
 //!
 //! # Numerics
 //! The product adds in another order. Sums of halves are made in float32, as the library makes them.
@@ -35,36 +38,68 @@ use crate::{Context, Pass};
 use inrush_base::DType;
 use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 
-/// Elements of all windows up to which a product is the faster one.
-const MOST_ELEMENTS: i64 = 1 << 21;
-/// The same for multiplications.
-const MOST_WORK: i64 = 1 << 29;
+/// Sizes of convolutions that become products.
+#[derive(Copy, Clone)]
+struct Limits {
+    /// Most elements of all windows.
+    elements: i64,
+    /// Fewest and most multiplications.
+    work: (i64, i64),
+    /// Most results of a convolution in float32 with fewer multiplications.
+    results: i64,
+    /// True if depthwise ones become sums.
+    depthwise: bool,
+}
+
+/// Where a library computes convolutions: sizes up to which a product is the faster one.
+const SMALL: Limits = Limits {
+    elements: 1 << 21,
+    work: (0, 1 << 29),
+    results: 0,
+    depthwise: true,
+};
+
+/// Where none does: windows of at most 256 MiB in float32. A layer of ResNet-18 has 115 million multiplications for a picture, a
+/// layer of MobileNetV3 one million: in bfloat16 on an H200 products take 0.65 of the time of kernels for the former, twice that of
+/// kernels for the latter. Kernels in float32 without tensor cores need many programs: of one picture products of MobileNetV3
+/// take 0.78 of their time, of 32 pictures 1.3.
+const IN_MEMORY: Limits = Limits {
+    elements: 1 << 26,
+    work: (1 << 24, i64::MAX),
+    results: 1 << 17,
+    depthwise: false,
+};
 
 const MM: &str = "aten.mm.default";
 const PERMUTE: &str = "aten.permute.default";
 
 pub(crate) const PASS: Pass = Pass {
     name: "conv_as_matmul",
-    applies: |cx| cx.inference && cx.gpu_serves(CONVOLUTION) && cx.gpu_serves(MM),
+    applies: |cx| cx.inference && cx.gpu_serves(MM),
     run,
 };
 
 fn run(graph: &mut Graph, cx: &Context) {
-    let mut convolutions = graph
-        .nodes
-        .iter()
-        .filter(|n| n.op == CONVOLUTION)
-        .peekable();
-    if convolutions.peek().is_none()
-        || !is_plain(graph, cx)
-        || !convolutions.all(|n| !cx.is_kept(n) && Shape::of(graph, n).is_some())
-    {
+    let has_library = cx.gpu_serves(CONVOLUTION);
+    let limits = if has_library { SMALL } else { IN_MEMORY };
+    let shape = |graph: &Graph, node: &Node| {
+        let free = !cx.is_kept(node);
+        free.then(|| Shape::of(graph, node, limits)).flatten()
+    };
+    let mut convolutions = graph.nodes.iter().filter(|n| n.op == CONVOLUTION);
+    let applies = if has_library {
+        graph.nodes.iter().any(|n| n.op == CONVOLUTION)
+            && convolutions.all(|n| shape(graph, n).is_some())
+    } else {
+        convolutions.any(|n| shape(graph, n).is_some())
+    };
+    if !applies || !is_plain(graph, cx) {
         return;
     }
     let (mut out, nodes) = Relayout::of(graph, cx);
     let steps = nodes
         .into_iter()
-        .try_for_each(|node| match Shape::of(out.graph(), &node) {
+        .try_for_each(|node| match shape(out.graph(), &node) {
             Some(s) if s.depthwise => sums(&mut out, node, &s),
             Some(s) => product(&mut out, node, &s),
             None => out.follow(node),
@@ -74,7 +109,7 @@ fn run(graph: &mut Graph, cx: &Context) {
     }
 }
 
-/// A small convolution of pictures.
+/// A convolution of pictures within the limits.
 struct Shape {
     c: Convolution,
     dtype: DType,
@@ -89,7 +124,7 @@ struct Shape {
 
 impl Shape {
     /// Reads a convolution; `None` where it is large, or of another kind.
-    fn of(graph: &Graph, node: &Node) -> Option<Shape> {
+    fn of(graph: &Graph, node: &Node, limits: Limits) -> Option<Shape> {
         let c = Convolution::of(graph, node)?;
         let (picture, filters) = (graph.tensor(c.input).ok()?, graph.tensor(c.filters).ok()?);
         let float = matches!(picture.dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -110,16 +145,21 @@ impl Shape {
             return None;
         }
         let depthwise = c.groups != 1;
-        let is_small = if depthwise {
-            c.groups == count
+        let fits = if depthwise {
+            limits.depthwise
+                && c.groups == count
                 && c.groups == channels
                 && of_group == 1
-                && product(&[results, count, h, w]) <= MOST_ELEMENTS
+                && product(&[results, count, h, w]) <= limits.elements
         } else {
             let elements = product(&[results, of_group, h, w]);
-            elements <= MOST_ELEMENTS && product(&[elements, count]) <= MOST_WORK
+            let work = product(&[elements, count]);
+            let few = picture.dtype == DType::F32
+                && product(&[results, count]) <= limits.results
+                && work <= limits.work.1;
+            elements <= limits.elements && (few || (limits.work.0..=limits.work.1).contains(&work))
         };
-        is_small.then_some(Shape {
+        fits.then_some(Shape {
             dtype: picture.dtype,
             images,
             channels,

@@ -24,6 +24,7 @@ mod expand_masked_writes;
 mod expand_masks;
 mod expand_numbers;
 mod expand_repeats;
+mod merge_convolutions;
 mod online_attention;
 mod planar;
 mod readers;
@@ -60,6 +61,8 @@ pub const CALLS: &[Pass] = &[
     // First: the products that it makes are operands of the passes after it.
     split_linear::PASS,
     split_addmm::PASS,
+    // Ahead of the passes that take `convolution`.
+    merge_convolutions::PASS,
     // Ahead of the passes that take convolutions without a bias.
     split_conv_bias::PASS,
     // Layouts matter to the convolutions that are left.

@@ -5,7 +5,8 @@
 //! reads it; the library would add the bias in a launch of its own.
 //!
 //! # When
-//! On GPUs, if a library computes convolutions and the bias has the result's dtype.
+//! On GPUs, if the bias has the result's dtype and a library computes convolutions, or products, which
+//! [`crate::conv_as_matmul`] makes of them.
 //!
 //! # Numerics
 //! In half precision the sum over the window is rounded before the bias is added.
@@ -25,7 +26,7 @@ use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
 
 pub(crate) const PASS: Pass = Pass {
     name: "split_conv_bias",
-    applies: |cx| cx.gpu_serves(CONVOLUTION),
+    applies: |cx| cx.gpu_serves(CONVOLUTION) || (cx.inference && cx.gpu_serves("aten.mm.default")),
     run,
 };
 

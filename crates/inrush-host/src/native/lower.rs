@@ -5,7 +5,8 @@ use crate::program::{
 };
 use inrush_base::{Caps, DType, Error, Result};
 use inrush_compile::{
-    Observer, Options, Part, Request, Sequence, SequenceOutput, Slots, What, compile_sequence,
+    Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots, What,
+    compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::GpuTarget;
@@ -24,6 +25,8 @@ pub fn compile(
     let mut graph = graph;
     // What a call draws depends on a buffer of the model, which each call leaves one higher.
     inrush_compile::seed_by_state(&mut graph);
+    // Passes over the whole graph take functional ones.
+    let graph = Pipeline::new(caps, options, watch).normalize(graph)?;
     let request = Request {
         // Nothing here asks for gradients, so passes may drop what only they read.
         inference: true,
