@@ -16,6 +16,7 @@ import sys
 import zlib
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 from safetensors.torch import save_file
 
 

@@ -258,6 +258,12 @@ pub const ROWS: &[Row] = &[
         "(f32[5,3], 1.5)",
     ),
     row(
+        "aten.pdist.default",
+        "(Tensor self, float p=2) -> Tensor",
+        pdist,
+        "(f32[5,3])",
+    ),
+    row(
         "aten._pdist_backward.default",
         "(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor",
         pdist_backward,

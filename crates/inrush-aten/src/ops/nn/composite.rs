@@ -68,6 +68,68 @@ fn sum_to_size(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     }])
 }
 
+/// The powers `x^0 .. x^(n - 1)` of each element, along a new last dimension.
+fn powers(b: &mut Builder, x: ValueId, n: Expr) -> Result<ValueId> {
+    let dtype = match b.dtype(x)? {
+        d if d.is_float() => d,
+        _ => DType::I64,
+    };
+    let mut sizes = b.sizes(x)?;
+    let rank = sizes.len() as i64;
+    let x = b.cast(x, dtype)?;
+    sizes.push(b.exprs.int(1));
+    if b.exprs.is_int(n, 0) {
+        let none = b.exprs.int(0);
+        *sizes.last_mut().expect("a size was pushed") = none;
+        return b.full(&sizes, 0.0, dtype);
+    }
+    let ones = b.full(&sizes, 1.0, dtype)?;
+    if b.exprs.is_int(n, 1) {
+        return Ok(ones);
+    }
+    let x = b.call("aten.unsqueeze.default", &[x.into(), b.int(-1)])?;
+    sizes[rank as usize] = b.exprs.sub(n, b.exprs.int(1));
+    let x = b.call("aten.expand.default", &[x.into(), sizes.into()])?;
+    let dim = b.int(rank);
+    let x = b.call("aten.cumprod.default", &[x.into(), dim.clone()])?;
+    let parts = Arg::Values(vec![Some(ones), Some(x)]);
+    b.call("aten.cat.default", &[parts, dim])
+}
+
+/// Number of powers of a Vandermonde matrix: as many as elements if it is left out.
+fn count_of_powers(b: &Builder, args: &Args, x: ValueId) -> Result<Expr> {
+    match args.arg("N")? {
+        Arg::None => b
+            .sizes(x)?
+            .last()
+            .copied()
+            .ok_or_else(|| Error::input("a Vandermonde matrix of a tensor without dimensions")),
+        _ => args.int("N"),
+    }
+}
+
+/// Powers ascend from left to right; integers are computed as such.
+fn linalg_vander(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("x")?;
+    let n = count_of_powers(b, args, x)?;
+    Ok(vec![powers(b, x, n)?])
+}
+
+/// Powers descend from left to right, unless asked otherwise.
+fn vander(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let x = args.value("x")?;
+    if b.rank(x)? != 1 {
+        return Err(Error::input("vander of a tensor that is no vector"));
+    }
+    let n = count_of_powers(b, args, x)?;
+    let y = powers(b, x, n)?;
+    if args.bool("increasing")? {
+        return Ok(vec![y]);
+    }
+    let dims = b.ints(&[1]);
+    Ok(vec![b.call("aten.flip.default", &[y.into(), dims])?])
+}
+
 /// The cross product along `dim`, by default the first dimension of size 3.
 fn cross(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let (x, y) = (args.value("self")?, args.value("other")?);
@@ -372,6 +434,18 @@ fn linalg_matrix_norm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 }
 
 pub const ROWS: &[Row] = &[
+    row(
+        "aten.vander.default",
+        "(Tensor x, int? N=None, bool increasing=False) -> Tensor",
+        vander,
+        "(f32[5], 3)",
+    ),
+    row(
+        "aten.linalg_vander.default",
+        "(Tensor x, *, SymInt? N=None) -> Tensor",
+        linalg_vander,
+        "(i64[2,4])",
+    ),
     row(
         "aten.broadcast_tensors.default",
         "(Tensor[] tensors) -> Tensor[]",

@@ -91,9 +91,17 @@ fn column(b: &mut Builder, x: ValueId) -> Result<ValueId> {
 
 /// Returns a mask of the indices that are no padding; `None` without padding.
 fn counted(b: &mut Builder, args: &Args, indices: ValueId) -> Result<Option<ValueId>> {
-    let padding = args.int("padding_idx")?;
+    let mut padding = match args.op.schema().position("padding_idx") {
+        Some(_) if !matches!(args.arg("padding_idx")?, Arg::None) => args.int("padding_idx")?,
+        _ => return Ok(None),
+    };
     if b.exprs.range(padding).hi < 0 {
-        return Ok(None);
+        // Where none has a word of its own, a negative row is counted from the end.
+        if !args.op.row.schema.contains("int? padding_idx") {
+            return Ok(None);
+        }
+        let rows = b.sizes(args.value("weight")?)?[0];
+        padding = b.exprs.add(padding, rows);
     }
     let ne = b.call("aten.ne.Scalar", &[indices.into(), padding.into()])?;
     Ok(Some(ne))
@@ -386,6 +394,9 @@ fn weights_backward(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
 /// Schema that both forward operators share.
 const BAG: &str = "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)";
 
+/// The same with a row that may be absent, or counted from the end.
+const BAG_PADDED: &str = "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)";
+
 /// Returns the table with the named rows scaled down to a norm of `max_norm` where theirs is
 /// greater. Rows that are not named stay, whatever their norm.
 fn renorm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
@@ -444,6 +455,18 @@ pub const ROWS: &[Row] = &[
         BAG,
         embedding_bag,
         "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, false, 2, false, none, false, 2)",
+    ),
+    row(
+        "aten.embedding_bag.default",
+        "(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)",
+        embedding_bag,
+        "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, true, 1)",
+    ),
+    row(
+        "aten.embedding_bag.padding_idx",
+        BAG_PADDED,
+        embedding_bag,
+        "(f32[7,4], i64[5]{0:6}, i64[3]{0:0}, false, 1, false, none, false, -5)",
     ),
     row(
         "aten._embedding_bag_backward.default",

@@ -13,4 +13,5 @@ pub(super) mod compare;
 pub(super) mod foreach;
 pub(super) mod math;
 pub(super) mod quantize;
+pub(super) mod quantized;
 pub(super) mod row;

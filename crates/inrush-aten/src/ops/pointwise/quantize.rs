@@ -157,7 +157,39 @@ fn by_channel(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     Ok(vec![y, mask])
 }
 
+/// The first result alone.
+fn first(mut all: Vec<ValueId>) -> Vec<ValueId> {
+    all.truncate(1);
+    all
+}
+
+/// Scale and zero point are tensors of one element.
+fn by_tensor_of_scales(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
+    let (scale, zero) = (args.value("scale")?, args.value("zero_point")?);
+    let (scale, zero) = (b.view(scale, &[])?, b.view(zero, &[])?);
+    let (y, _) = stepped(b, args, scale, zero, false)?;
+    Ok(vec![y])
+}
+
 pub const ROWS: &[Row] = &[
+    row(
+        "aten.fake_quantize_per_tensor_affine.default",
+        "(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor",
+        |b, a| by_tensor(b, a).map(first),
+        "(f32[3,40], 0.1, 3, -10, 12)",
+    ),
+    row(
+        "aten.fake_quantize_per_tensor_affine.tensor_qparams",
+        "(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor",
+        by_tensor_of_scales,
+        "(f32[3,40], f32[1]{0.1:0.3}, i32[1], -10, 12)",
+    ),
+    row(
+        "aten.fake_quantize_per_channel_affine.default",
+        "(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> Tensor",
+        |b, a| by_channel(b, a).map(first),
+        "(f32[3,40], f32[3]{0.1:0.3}, i32[3], 0, -10, 12)",
+    ),
     row(
         "aten.histc.default",
         "(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor",
