@@ -3,7 +3,7 @@
 use crate::program::{
     Call, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step, StepKind,
 };
-use inrush_base::{Caps, DType, Error, Result};
+use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_compile::{
     Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots, What,
     compile_sequence,
@@ -25,8 +25,7 @@ pub fn compile(
     let mut graph = graph;
     // What a call draws depends on a buffer of the model, which each call leaves one higher.
     inrush_compile::seed_by_state(&mut graph);
-    // Passes over the whole graph take functional ones.
-    let graph = Pipeline::new(caps, options, watch).normalize(graph)?;
+    let graph = functional(graph, caps, options, watch)?;
     let request = Request {
         // Nothing here asks for gradients, so passes may drop what only they read.
         inference: true,
@@ -34,6 +33,20 @@ pub fn compile(
     };
     let sequence = compile_sequence(graph, &request, caps, options, watch)?;
     lower(sequence, caps, device, target.clone())
+}
+
+/// Makes a graph functional, as the passes over whole graphs want it. One with operators that no stage knows stays as it is, so
+/// that [`lower`] lists them with all others that do not run.
+fn functional(
+    graph: Graph,
+    caps: &Caps,
+    options: &Options,
+    watch: &mut dyn Observer,
+) -> Result<Graph> {
+    match Pipeline::new(caps, options, watch).normalize(graph.clone()) {
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(graph),
+        normalized => normalized,
+    }
 }
 
 /// Builds the host program of a graph's sequence.
