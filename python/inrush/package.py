@@ -188,6 +188,22 @@ class Signature:
         )
 
 
+class Leaf:
+    """Stands for a tensor in a tree."""
+
+
+def out_kind(spec: Any) -> str:
+    """How outputs are nested: ``one`` of them, a ``tuple`` of them, or otherwise."""
+    from torch.utils import _pytree as pytree
+
+    if spec is None:
+        return "nested"
+    if spec.is_leaf():
+        return "one"
+    count = spec.num_leaves
+    return "tuple" if spec == pytree.tree_structure((*(Leaf() for _ in range(count)),)) else "nested"
+
+
 class CompiledPackage:
     """A compiled program: called like the module that was exported, or with flat inputs by :meth:`flat`."""
 
@@ -204,6 +220,11 @@ class CompiledPackage:
         self._wanted = [None if t is None else (getattr(torch, t[0]), t[1]) for _, t, _, _ in inputs]
         self._in = None if trees is None else pytree.treespec_loads(trees["inputs"])
         self._out = None if trees is None else pytree.treespec_loads(trees["outputs"])
+        self._tensor = torch.Tensor
+        # Programs of tensors in order, none of them nested, need no trees.
+        in_order = pytree.tree_structure(((*(Leaf() for _ in inputs),), {}))
+        self._in_order = self._in == in_order and None not in self._wanted
+        self._out_kind = out_kind(self._out)
 
     def __repr__(self) -> str:
         return f"CompiledPackage({self.path!r}, {self.device}, inputs: {', '.join(name for name, *_ in self._inputs) or 'none'})"
@@ -215,10 +236,22 @@ class CompiledPackage:
             if kwargs:
                 raise InputError(f"`{self.path}` does not say how its inputs are named: pass them in order")
             return self.flat(*args)
+        if self._in_order and not kwargs and len(args) == len(self._inputs) and all(type(a) is self._tensor for a in args):
+            return self._nested(self.flat(*args))
         flat, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._in:
             raise InputError(f"the program was exported with inputs nested as {self._in}, these are {spec}")
-        return pytree.tree_unflatten(list(self.flat(*flat)), self._out)
+        return self._nested(self.flat(*flat))
+
+    def _nested(self, outputs: tuple[Any, ...]) -> Any:
+        """Outputs as the program nests them."""
+        if self._out_kind == "one":
+            return outputs[0]
+        if self._out_kind == "tuple":
+            return outputs
+        from torch.utils import _pytree as pytree
+
+        return pytree.tree_unflatten(list(outputs), self._out)
 
     @property
     def signature(self) -> Signature:
@@ -260,6 +293,14 @@ class CompiledPackage:
         if len(inputs) != len(self._inputs):
             raise InputError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}")
         for value, (name, _, constant, begins), want in zip(inputs, self._inputs, self._wanted):
+            if (
+                type(value) is self._tensor
+                and (value.dtype, value.dim()) == want
+                and not begins
+                and value.layout is torch.strided
+                and value.device == self.device
+            ):
+                continue
             if constant is not None and value != constant:
                 raise InputError(f"input `{name}` was exported as {constant!r} and takes nothing else")
             if want is None:
@@ -277,5 +318,7 @@ class CompiledPackage:
                 )
         if forward_ad._current_level >= 0 and any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in inputs):
             raise InputError("an input carries a tangent of `torch.autograd.forward_ad`, which a package would lose")
+        if not torch.is_grad_enabled():
+            return self._compiled(*inputs)
         with torch.no_grad():
             return self._compiled(*inputs)
