@@ -46,6 +46,12 @@ const MOST_TAPS: i64 = 4;
 /// Readers that evaluate a value equally often and count: as many as there are of a run of equal blocks that stands for a longer one.
 const MOST_ALIKE: usize = 4;
 
+/// Elements of a result whose kernel takes a GPU no longer than its launch.
+const LAUNCH_BOUND: i64 = 1 << 16;
+
+/// Evaluations in a kernel of a GPU that is bound by memory, which take less time than a launch.
+const HIDDEN_EVALS: i64 = 1 << 24;
+
 /// A load is evaluated for few of a body's points where it is for one in this many, at most.
 const FEW: i64 = 4;
 
@@ -564,7 +570,8 @@ impl Judge<'_> {
                 let c = &infos[u.node];
                 c.indirect && u.evals <= c.points.saturating_mul(MOST_TAPS)
             });
-        if !taps && !tile && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
+        let hidden = uses.len() == 1 && self.is_hidden(p, &uses[0], infos);
+        if !taps && !tile && !hidden && evals.saturating_mul(work) > apart.saturating_mul(repeat) {
             return refuse(if uses.len() > 1 {
                 Reason::SeveralReaders
             } else {
@@ -575,6 +582,16 @@ impl Judge<'_> {
             return refuse(Reason::SeveralReaders);
         }
         Ok(buf)
+    }
+
+    /// Returns true if a GPU computes a producer again in less time than a launch of its own takes: a value of each channel, such as
+    /// the scale of a batch norm, in a pointwise kernel, which waits for memory.
+    fn is_hidden(&self, p: &Info, reader: &Use, infos: &[Info]) -> bool {
+        self.tiles.is_some()
+            && infos[reader.node].pointwise
+            && p.ops <= 2 * MATH_OPS
+            && p.points <= LAUNCH_BOUND
+            && reader.evals <= HIDDEN_EVALS
     }
 
     /// Loads that take time. Tiles of a GPU load what is the same for a row once each, too, but few of them are a row.
