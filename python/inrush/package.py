@@ -64,7 +64,8 @@ def aot_compile(
         archive = os.path.join(folder, "program.pt2")
         torch.export.save(program, archive)
         made = path if format == "inrush" else os.path.join(folder, "package.inrush")
-        _native.compile_package(archive, made, wanted, libraries)
+        # PyTorch reads the weights of an archive of its own.
+        _native.compile_package(archive, made, wanted, libraries, format == "inrush")
         with zipfile.ZipFile(made, "a", compression=zipfile.ZIP_STORED) as package:
             package.writestr(TREES, json.dumps(trees))
         if format == "aoti":

@@ -17,10 +17,11 @@ use inrush_base::{Caps, Error, Result};
 use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
-use inrush_package::{Cpu, Package, TREES, TargetParts, WeightData, aoti};
+use inrush_package::{Cpu, Options, Package, Panels, TREES, TargetParts, WeightData, aoti};
 use inrush_program::Program;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::triton::{Binary, Pool};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -117,12 +118,21 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         })
     };
     match &library {
-        None => inrush_package::write(&a.output, &parts, &weight)?,
+        None => {
+            let options = Options {
+                panels: panels(&compiled)?,
+                ..Options::default()
+            };
+            inrush_package::write_with(&a.output, &parts, &weight, &options)?;
+        }
         Some(library) => {
             let trees = trees(&graph).map_err(|e| e.in_file(shown.clone()))?;
             aoti::pack(&a.output, library, |package| {
-                let further = [(TREES, trees.as_bytes())];
-                inrush_package::write_with(package, &parts, &weight, &further)
+                let options = Options {
+                    entries: &[(TREES, trees.as_bytes())],
+                    ..Options::default()
+                };
+                inrush_package::write_with(package, &parts, &weight, &options)
             })?;
         }
     }
@@ -253,6 +263,14 @@ fn for_gpu(
         lowered,
         binaries,
     })
+}
+
+/// Returns the weights that are stored in panels: those of the only target, if it is a CPU.
+fn panels(compiled: &[Compiled]) -> Result<BTreeMap<String, Panels>> {
+    match compiled {
+        [Compiled::Cpu { cpu, program, .. }] => inrush_runtime::panels_for(program, cpu),
+        _ => Ok(BTreeMap::new()),
+    }
 }
 
 /// Returns what the package stores of a target.

@@ -28,6 +28,6 @@ pub use choose::{Conv, Operands, Packed, Plan};
 pub use isa::{available, detect, limited};
 pub use operand::{
     Affine, Bytes, Contraction, ConvShape, Epilogue, EpilogueFn, GemmShape, Lhs, NchwShape, Output,
-    PackedB, RhsView, StoreView,
+    PackedB, RhsPanels, RhsView, StoreView,
 };
 pub use pool::{OpenMp, Pool};

@@ -1,7 +1,7 @@
 //! Packages for tests of damage: programs of the archives of `inrush-torch`'s tests, with made-up machine code and weights of zeros.
 
 use inrush_base::{Caps, Result};
-use inrush_package::{Cpu, TargetParts, WeightData};
+use inrush_package::{Cpu, Options, TargetParts, WeightData};
 use inrush_program::{Place, Program, Weight};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub fn compile(archive: &Path, caps: &Caps) -> Result<Program> {
     Ok(inrush_compile::compile(model.graph, caps, &options, &mut ())?.program)
 }
 
-/// Writes a package of the program.
+/// Writes a package of the program, with weights in panels where they may be.
 ///
 /// # Errors
 /// Those of the writer.
@@ -43,12 +43,16 @@ pub fn write(path: &Path, program: &Program) -> Result<()> {
         isa: "avx2".into(),
     };
     let zeros = [0; 4096];
+    let options = Options {
+        panels: inrush_runtime::panels_for(program, &cpu)?,
+        ..Options::default()
+    };
     let parts = TargetParts::Cpu {
         cpu,
         program,
         object: b"no machine code",
     };
-    inrush_package::write(path, &[parts], &|name| {
+    let zeros = |name: &str| {
         let (dtype, w) = weight(program, name)?;
         Some(WeightData {
             dtype,
@@ -56,7 +60,8 @@ pub fn write(path: &Path, program: &Program) -> Result<()> {
             strides: &w.strides,
             bytes: &zeros,
         })
-    })
+    };
+    inrush_package::write_with(path, &[parts], &zeros, &options)
 }
 
 /// Finds a weight of a program or of one that it calls.

@@ -7,7 +7,8 @@
 //! targets/<n>/ptx/<k>     the same as PTX, which NVIDIA's driver finishes for a later GPU
 //! weights/<n>             raw bytes of a weight, aligned to 64 bytes so that they are mapped, not read
 //! ```
-//! All entries are stored uncompressed. Targets share the weights. This is the only crate that
+//! All entries are stored uncompressed. Targets share the weights. If the only target is a CPU, weights that only products read
+//! are stored in [`Panels`]. This is the only crate that
 //! serialises.
 //!
 //! The manifest holds the digest of every part that is code; the zip holds a checksum of each entry.
@@ -15,7 +16,9 @@
 //! Does not know: any IR of the compiler, drivers.
 
 pub mod aoti;
+mod check;
 mod output;
+mod panels;
 mod read;
 mod target;
 mod write;
@@ -25,13 +28,17 @@ use inrush_program::{BinaryInfo, Dt, Program};
 use serde::{Deserialize, Serialize};
 
 pub use output::{cannot_write, write_whole};
-pub use read::Package;
+pub use panels::{Axis, Panels};
+pub use read::{Package, PanelData};
 pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
-pub use write::{KernelParts, TargetParts, WeightData, write, write_with};
+pub use write::{KernelParts, Options, TargetParts, WeightData, write, write_with};
 
-/// Format number; readers refuse others. A new field or kind of anything in a manifest raises it: `tests/format.rs` lists the kinds
-/// of steps. Since 4, a package holds a list of targets, and programs for CPUs may be in parts. Since 5, parts are control flow too.
-pub const FORMAT: u32 = 5;
+/// Format number. A new field or kind of anything in a manifest raises it: `tests/format.rs` lists the kinds of steps. Since 4, a
+/// package holds a list of targets, and programs for CPUs may be in parts. Since 5, parts are control flow too. Since 6, weights
+/// may be stored in [`Panels`].
+pub const FORMAT: u32 = 6;
+/// The oldest format that readers take; they refuse others.
+pub const OLDEST: u32 = 5;
 
 const MANIFEST: &str = "inrush.json";
 /// The entry that says how the exported module nests its inputs and outputs, as PyTorch's tree specifications: `inputs` and
@@ -67,6 +74,9 @@ struct WeightEntry {
     entry: String,
     /// Bytes from the entry's start to the element at coordinates zero.
     offset: u64,
+    /// Order of the elements in the entry; `None` for that of the strides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    panels: Option<Panels>,
 }
 
 #[derive(Serialize, Deserialize)]

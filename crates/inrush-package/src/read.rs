@@ -1,11 +1,15 @@
 //! Reading a package. The file is mapped; weights are slices of the mapping.
 //!
 //! The manifest and all code are compared with their checksums and digests when the package is
-//! opened; the weights, which are most of the bytes, by [`Package::check_weights`], on all processors.
+//! opened; the weights, which are most of the bytes, by [`Package::check_weights`].
 
+use crate::check;
+use crate::panels::Panels;
 use crate::target::{Code, CpuTarget, GpuTarget, PtxTarget, StoredKernel, Target};
 use crate::write::digest;
-use crate::{FORMAT, Header, KernelEntry, MANIFEST, Manifest, Part, TargetEntry, WeightEntry};
+use crate::{
+    FORMAT, Header, KernelEntry, MANIFEST, Manifest, OLDEST, Part, TargetEntry, WeightEntry,
+};
 use inrush_base::{DType, Error, Result};
 use memmap2::Mmap;
 use std::collections::BTreeMap;
@@ -13,7 +17,7 @@ use std::fs::File;
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 /// A package that was opened.
 pub struct Package {
@@ -45,21 +49,26 @@ impl std::ops::Deref for Bytes {
 
 /// An entry of the zip: the range of its bytes, and their checksum.
 #[derive(Clone)]
-struct Entry {
-    range: Range<usize>,
+pub(crate) struct Entry {
+    pub(crate) range: Range<usize>,
     crc: u32,
 }
 
 impl Entry {
     fn check<'a>(&self, name: &str, file: &'a [u8]) -> Result<&'a [u8]> {
         let bytes = &file[self.range.clone()];
-        if crc32fast::hash(bytes) == self.crc {
-            Ok(bytes)
-        } else {
-            Err(Error::input(format!(
-                "`{name}` is damaged: its checksum does not match"
-            )))
+        self.compare(name, crc32fast::hash(bytes))?;
+        Ok(bytes)
+    }
+
+    /// Compares the checksum with that of the bytes.
+    pub(crate) fn compare(&self, name: &str, crc: u32) -> Result<()> {
+        if crc == self.crc {
+            return Ok(());
         }
+        Err(Error::input(format!(
+            "`{name}` is damaged: its checksum does not match"
+        )))
     }
 }
 
@@ -68,6 +77,19 @@ struct StoredWeight {
     sizes: Vec<i64>,
     strides: Vec<i64>,
     bytes: Range<usize>,
+    panels: Option<Panels>,
+    /// The storage of a weight in panels, once somebody wants it.
+    plain: OnceLock<Vec<u8>>,
+}
+
+/// A weight that is stored in panels.
+#[derive(Copy, Clone)]
+pub struct PanelData<'a> {
+    pub dtype: DType,
+    pub sizes: &'a [i64],
+    pub strides: &'a [i64],
+    pub panels: &'a Panels,
+    pub bytes: &'a [u8],
 }
 
 /// Returns an entry by name.
@@ -92,11 +114,26 @@ fn weight(w: &WeightEntry, entry: &Entry) -> Result<StoredWeight> {
             w.name
         )));
     }
+    let size = w.dtype.0.size();
+    let fits = |p: &Panels| {
+        let bytes_of = |elements: Option<usize>| elements?.checked_mul(size);
+        matches!(size, 4 | 8)
+            && bytes_of(p.stored()) == Some(bytes.len())
+            && bytes_of(p.storage()).is_some()
+    };
+    if w.panels.as_ref().is_some_and(|p| !fits(p)) {
+        return Err(Error::input(format!(
+            "weight `{}` has damaged panels",
+            w.name
+        )));
+    }
     Ok(StoredWeight {
         dtype: w.dtype.0,
         sizes: w.sizes.clone(),
         strides: w.strides.clone(),
         bytes,
+        panels: w.panels,
+        plain: OnceLock::new(),
     })
 }
 
@@ -186,7 +223,7 @@ fn other_format(h: &Header) -> Error {
         )
     } else {
         format!(
-            "package format {format} (written by inrush {version}), this inrush reads {FORMAT}: compile the model again"
+            "package format {format} (written by inrush {version}), this inrush reads {OLDEST} to {FORMAT}: compile the model again"
         )
     })
 }
@@ -248,7 +285,7 @@ impl Package {
         let damaged = |e: serde_json::Error| Error::input(format!("damaged `{MANIFEST}`: {e}"));
         // Manifests of other formats have other fields.
         let header: Header = serde_json::from_slice(text).map_err(damaged)?;
-        if header.format != FORMAT {
+        if !(OLDEST..=FORMAT).contains(&header.format) {
             return Err(other_format(&header));
         }
         let manifest: Manifest = serde_json::from_slice(text).map_err(damaged)?;
@@ -310,38 +347,46 @@ impl Package {
         self.bytes.get(code.range.clone()).unwrap_or(&[])
     }
 
-    /// Returns a weight by name.
+    /// Returns a weight by name. The first call for one that is stored in panels puts its elements back into their order, in
+    /// memory that the package keeps.
     pub fn weight(&self, name: &str) -> Option<crate::WeightData<'_>> {
-        self.weights.get(name).map(|w| crate::WeightData {
+        let w = self.weights.get(name)?;
+        let stored = &self.bytes[w.bytes.clone()];
+        let bytes: &[u8] = match &w.panels {
+            None => stored,
+            Some(p) => (w.plain)
+                // Reading has compared the panels with their bytes.
+                .get_or_init(|| p.unpack(stored, w.dtype.size()).unwrap_or_default()),
+        };
+        Some(crate::WeightData {
             dtype: w.dtype,
             sizes: &w.sizes,
             strides: &w.strides,
+            bytes,
+        })
+    }
+
+    /// Returns a weight that is stored in panels; `None` for another.
+    pub fn panels(&self, name: &str) -> Option<PanelData<'_>> {
+        let w = self.weights.get(name)?;
+        Some(PanelData {
+            dtype: w.dtype,
+            sizes: &w.sizes,
+            strides: &w.strides,
+            panels: w.panels.as_ref()?,
             bytes: &self.bytes[w.bytes.clone()],
         })
     }
 
-    /// Compares all weights with their checksums: reads every byte of them, which opening does not.
+    /// Compares all weights with their checksums: reads every byte of them, which opening does not. All processors share the work.
+    ///
+    /// # Errors
+    /// An input error that names the damaged entry.
     pub fn check_weights(&self) -> Result<()> {
-        let files: Vec<(&String, &Entry)> = self.files.iter().collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            while let Some((name, entry)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                entry.check(name, &self.bytes)?;
-            }
-            Ok(())
+        let map = match &self.bytes {
+            Bytes::Map(map) => Some(map),
+            Bytes::Memory(_) => None,
         };
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        std::thread::scope(|s| {
-            // If the machine refuses a thread, the others do its work.
-            let helpers: Vec<_> = (1..threads.min(files.len()))
-                .filter_map(|_| std::thread::Builder::new().spawn_scoped(s, work).ok())
-                .collect();
-            let mut out = work();
-            for h in helpers {
-                let other = h.join();
-                out = out.and(other.unwrap_or_else(|_| Err(Error::internal("a check panicked"))));
-            }
-            out
-        })
+        check::entries(&self.files, &self.bytes, map)
     }
 }

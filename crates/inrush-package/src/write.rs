@@ -1,11 +1,13 @@
 //! Writing a package.
 
+use crate::panels::Panels;
 use crate::target::{Cpu, Gpu};
 use crate::{ALIGN, FORMAT, KernelEntry, MANIFEST, Manifest, Part, TargetEntry, WeightEntry};
 use crate::{cannot_write, write_whole};
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::{Lowered, Object};
 use inrush_program::{BinaryInfo, Dt, Place, Program};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
@@ -45,6 +47,38 @@ pub struct KernelParts {
 /// Entries of the zip, by name, in the order in which they are written.
 type Entries<'a> = Vec<(String, &'a [u8])>;
 
+/// How a package is written.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// Weights that are stored in panels if the package has one target: those of its program that nothing else reads.
+    pub panels: BTreeMap<String, Panels>,
+    /// Further entries, which programs do not need and [`crate::Package::entry`] reads.
+    pub entries: &'a [(&'a str, &'a [u8])],
+}
+
+/// Most bytes that the padding of panels may add to a package: half of what its program and code usually take.
+const MOST_PADDING: usize = 1 << 20;
+
+/// The bytes of an entry that holds weights.
+struct Blob<'a> {
+    bytes: &'a [u8],
+    /// Order of the elements in the entry, and their size.
+    panels: Option<(Panels, usize)>,
+}
+
+impl<'a> Blob<'a> {
+    /// Returns the bytes in the order in which they are stored.
+    fn stored(&self) -> Result<Cow<'a, [u8]>> {
+        let Some((panels, size)) = &self.panels else {
+            return Ok(Cow::Borrowed(self.bytes));
+        };
+        let packed = panels.pack(self.bytes, *size);
+        packed
+            .map(Cow::Owned)
+            .ok_or_else(|| Error::internal("a weight does not fit its panels"))
+    }
+}
+
 /// Writes a package. `weight` returns the weights of all programs by name.
 ///
 /// # Errors A machine error if the file cannot be written (no file is left then), an input error if
@@ -54,10 +88,10 @@ pub fn write<'a>(
     targets: &[TargetParts<'_>],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
 ) -> Result<()> {
-    write_with(path, targets, weight, &[])
+    write_with(path, targets, weight, &Options::default())
 }
 
-/// Writes a package with further entries, which programs do not need and [`crate::Package::entry`] reads.
+/// Writes a package with options.
 ///
 /// # Errors
 /// Those of [`write`].
@@ -65,10 +99,10 @@ pub fn write_with<'a>(
     path: &Path,
     targets: &[TargetParts<'_>],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
-    further: &[(&str, &[u8])],
+    options: &Options<'_>,
 ) -> Result<()> {
     let fail = |e: &dyn std::fmt::Display| cannot_write(path, e);
-    let (weights, blobs) = weights(targets, weight)?;
+    let (weights, blobs) = weights(targets, weight, &options.panels)?;
     let mut code: Entries<'_> = Vec::new();
     let manifest = Manifest {
         format: FORMAT,
@@ -81,26 +115,31 @@ pub fn write_with<'a>(
     let json = serde_json::to_vec(&manifest).map_err(|e| fail(&e))?;
 
     // A fixed time: the same model gives the same bytes.
-    let options = SimpleFileOptions::default()
+    let stored = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .large_file(true)
         .with_alignment(ALIGN)
         .last_modified_time(zip::DateTime::default());
-    let names = (0..blobs.len()).map(|i| format!("weights/{i}"));
-    let mut entries = (std::iter::once((MANIFEST.to_string(), json.as_slice())))
-        .chain(code)
-        .chain(names.zip(blobs.iter().copied()))
-        .chain(
-            further
-                .iter()
-                .map(|(name, bytes)| (name.to_string(), *bytes)),
-        );
     write_whole(path, |file| {
         let mut zip = zip::ZipWriter::new(file);
-        let written = entries.try_for_each(|(name, bytes)| {
-            zip.start_file(name, options).map_err(|e| fail(&e))?;
+        let mut add = |name: &str, bytes: &[u8]| -> Result<()> {
+            zip.start_file(name, stored).map_err(|e| fail(&e))?;
             zip.write_all(bytes).map_err(|e| fail(&e))
-        });
+        };
+        let mut fill = || -> Result<()> {
+            add(MANIFEST, &json)?;
+            for (name, bytes) in &code {
+                add(name, bytes)?;
+            }
+            for (k, blob) in blobs.iter().enumerate() {
+                add(&format!("weights/{k}"), &blob.stored()?)?;
+            }
+            for (name, bytes) in options.entries {
+                add(name, bytes)?;
+            }
+            Ok(())
+        };
+        let written = fill();
         if let Err(e) = written.and_then(|()| zip.flush().map_err(|e| fail(&e))) {
             // Its destructor would try to finish the archive and report the failure on stderr.
             std::mem::forget(zip);
@@ -206,21 +245,34 @@ fn names(targets: &[TargetParts<'_>]) -> BTreeSet<String> {
 fn weights<'a>(
     targets: &[TargetParts<'_>],
     weight: &dyn Fn(&str) -> Option<WeightData<'a>>,
-) -> Result<(Vec<WeightEntry>, Vec<&'a [u8]>)> {
+    panels: &BTreeMap<String, Panels>,
+) -> Result<(Vec<WeightEntry>, Vec<Blob<'a>>)> {
     // Weights whose bytes are the same memory (tied weights) are stored once.
-    let mut blobs: Vec<&[u8]> = Vec::new();
+    let mut blobs: Vec<Blob<'_>> = Vec::new();
     let mut by_address: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let mut weights = Vec::new();
+    let mut of_weight = Vec::new();
+    let mut padding = MOST_PADDING;
     for name in names(targets) {
         let data = weight(&name)
             .ok_or_else(|| Error::input(format!("the model's weight `{name}` is missing")))?;
         let bytes = &data.bytes[..used_bytes(&data).min(data.bytes.len())];
+        // Another target would read another order.
+        let order = panels.get(&name).filter(|_| targets.len() == 1);
+        let order = order.and_then(|p| fitting(p, &data, bytes, &mut padding));
         let blob = *by_address
             .entry((bytes.as_ptr() as usize, bytes.len()))
             .or_insert_with(|| {
-                blobs.push(bytes);
+                blobs.push(Blob {
+                    bytes,
+                    panels: order,
+                });
                 blobs.len() - 1
             });
+        if blobs[blob].panels != order {
+            blobs[blob].panels = None;
+        }
+        of_weight.push(blob);
         weights.push(WeightEntry {
             name,
             dtype: Dt(data.dtype),
@@ -228,9 +280,31 @@ fn weights<'a>(
             strides: data.strides.to_vec(),
             entry: format!("weights/{blob}"),
             offset: 0,
+            panels: None,
         });
     }
+    for (w, blob) in weights.iter_mut().zip(of_weight) {
+        w.panels = blobs[blob].panels.map(|(p, _)| p);
+    }
     Ok((weights, blobs))
+}
+
+/// Returns panels with the size of an element if they hold all bytes of a weight, and takes their bytes of padding from what is
+/// left of it.
+fn fitting(
+    panels: &Panels,
+    data: &WeightData<'_>,
+    bytes: &[u8],
+    padding: &mut usize,
+) -> Option<(Panels, usize)> {
+    let size = data.dtype.size();
+    let (storage, stored) = (panels.storage()?, panels.stored()?);
+    let fits = storage.checked_mul(size)? == bytes.len()
+        && data.dtype.part().is_none()
+        && matches!(size, 4 | 8);
+    let added = (stored - storage).checked_mul(size)?;
+    *padding = padding.checked_sub(added).filter(|_| fits)?;
+    Some((*panels, size))
 }
 
 /// Returns the bytes up to the last element that the weight touches.

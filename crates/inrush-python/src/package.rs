@@ -32,12 +32,14 @@ use inrush_runtime::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`, for all `targets`. Matrix
-/// products on GPUs are calls of cuBLAS if `libraries` is true.
+/// products on GPUs are calls of cuBLAS if `libraries` is true. Weights of a package for one CPU are stored in panels if `panels` is
+/// true.
 #[pyfunction]
 pub fn compile_package(
     py: Python<'_>,
@@ -45,6 +47,7 @@ pub fn compile_package(
     output: PathBuf,
     targets: Vec<String>,
     libraries: bool,
+    panels: bool,
 ) -> PyResult<()> {
     let wanted: Vec<Wanted> = (targets.iter())
         .map(|t| Wanted::parse(t))
@@ -54,7 +57,8 @@ pub fn compile_package(
     // Workers belong to the interpreter; without a GPU among the targets none are needed.
     let gpus = wanted.iter().any(|w| matches!(w, Wanted::Gpu(_)));
     let pool = gpus.then(|| triton::package_pool(py)).transpose()?;
-    py.detach(|| write(&archive, &output, &wanted, libraries, pool.as_ref()))
+    let how = How { libraries, panels };
+    py.detach(|| write(&archive, &output, &wanted, how, pool.as_ref()))
         .map_err(raise)
 }
 
@@ -110,12 +114,19 @@ enum Compiled {
     Gpu(inrush_package::Gpu, Lowered, Vec<Binary>),
 }
 
+/// How a package is made.
+#[derive(Copy, Clone)]
+struct How {
+    libraries: bool,
+    panels: bool,
+}
+
 /// Compiles and writes a package. Runs without the interpreter's lock.
 fn write(
     archive: &Path,
     output: &Path,
     wanted: &[Wanted],
-    libraries: bool,
+    how: How,
     pool: Option<&Pool>,
 ) -> Result<()> {
     let mut model = inrush_torch::open(archive)?;
@@ -129,7 +140,7 @@ fn write(
             Wanted::Cpu(isa) => for_cpu(graph.clone(), *isa)?,
             Wanted::Gpu(w) => {
                 let pool = pool.ok_or_else(|| Error::internal("no workers"))?;
-                for_gpu(graph.clone(), w, libraries, pool)
+                for_gpu(graph.clone(), w, how.libraries, pool)
                     .map_err(|e| e.context(format!("target `{}`", w.gpu)))?
             }
         });
@@ -144,14 +155,23 @@ fn write(
             Compiled::Gpu(gpu, lowered, binaries) => native::parts(gpu, lowered, binaries),
         })
         .collect::<Result<Vec<_>>>()?;
-    inrush_package::write(output, &parts, &|name| {
+    let panels = match compiled.as_slice() {
+        [Compiled::Cpu(cpu, program, _)] if how.panels => inrush_runtime::panels_for(program, cpu)?,
+        _ => BTreeMap::new(),
+    };
+    let weight = |name: &str| {
         model.weights.view(name).map(|w| WeightData {
             dtype: w.dtype,
             sizes: w.sizes,
             strides: w.strides,
             bytes: w.bytes,
         })
-    })
+    };
+    let options = inrush_package::Options {
+        panels,
+        ..inrush_package::Options::default()
+    };
+    inrush_package::write_with(output, &parts, &weight, &options)
 }
 
 /// Returns the options of a compile ahead of time.

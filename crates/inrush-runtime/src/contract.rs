@@ -93,55 +93,92 @@ fn describe(program: &Program, c: &Contract, get: &dyn Fn(SizeId) -> i64) -> Res
     Ok(out)
 }
 
+/// The right operand of a contraction at load.
+pub(crate) struct RightOperand {
+    pub contraction: Contraction,
+    /// Elements from the start of its buffer.
+    pub offset: i64,
+    /// All sizes but the number of images are those of every call.
+    pub convolution: bool,
+}
+
+impl RightOperand {
+    /// Describes the right operand of `c` if its shape is constant; rows and batches that it does not move in may be symbolic.
+    pub(crate) fn of(
+        program: &Program,
+        c: &Contract,
+        sizes: &[Option<i64>],
+    ) -> Result<Option<RightOperand>> {
+        let known = |id: SizeId| sizes[id.0 as usize];
+        let level = |l: &Level| known(l.size).and(known(l.stride)).is_some();
+        let batches = c.batch.iter().all(|l| {
+            known(l.b_stride) == Some(0) || known(l.size).and(known(l.b_stride)).is_some()
+        });
+        let constant = has_constant_sums(c, sizes) && batches && c.n.iter().all(level);
+        let Some(offset) = known(c.b_offset).filter(|_| constant) else {
+            return Ok(None);
+        };
+        // The packing of filters depends on everything but the number of images.
+        let images = c.m.len().saturating_sub(2);
+        Ok(Some(RightOperand {
+            // Sizes that are not known do not matter to the operand.
+            contraction: describe(program, c, &|id| known(id).unwrap_or(2))?,
+            offset,
+            convolution: c.m[images..].iter().all(level),
+        }))
+    }
+}
+
+/// Returns true if the levels that are summed over have constant sizes and strides.
+fn has_constant_sums(c: &Contract, sizes: &[Option<i64>]) -> bool {
+    let known = |id: SizeId| sizes[id.0 as usize];
+    c.k.iter().all(|l| {
+        let strides = known(l.a_stride).and(known(l.b_stride));
+        known(l.size).and(strides).is_some()
+    })
+}
+
 /// Packs the right operand of `c` if it is a weight (or computed from weights) of constant shape; else the left one, where the
-/// engine reads the right one in place.
+/// engine reads the right one in place. `lent` says that the right operand is packed already, in so many bytes.
 pub(crate) fn pack(
     program: &Program,
     c: &Contract,
     sizes: &[Option<i64>],
     base: &[*mut u8],
+    lent: Option<usize>,
     pool: &Pool,
 ) -> Result<Option<Packed>> {
-    let known = |id: SizeId| sizes[id.0 as usize];
-    let level = |l: &Level| known(l.size).and(known(l.stride)).is_some();
-    let sums = c.k.iter().all(|l| {
-        let strides = known(l.a_stride).and(known(l.b_stride));
-        known(l.size).and(strides).is_some()
-    });
-    // Sizes that are not known do not matter to the operand.
-    let number = |id| known(id).unwrap_or(2);
     let isa = inrush_cpu::detect();
     if is_weight(program, c.b, base) {
-        // Only what the operand itself needs: rows and shared batches may be symbolic.
-        let batches = c.batch.iter().all(|l| {
-            known(l.b_stride) == Some(0) || known(l.size).and(known(l.b_stride)).is_some()
-        });
-        let Some(offset) = known(c.b_offset).filter(|_| sums && batches) else {
+        let Some(right) = RightOperand::of(program, c, sizes)? else {
             return Ok(None);
         };
-        if !c.n.iter().all(level) {
-            return Ok(None);
+        let ptr = Operand::new(program, c.b, right.offset).at(base);
+        let (contraction, convolution) = (&right.contraction, right.convolution);
+        if let Some(len) = lent {
+            let panels = Packed::panels(isa, contraction, convolution)?
+                .ok_or_else(|| Error::internal("an operand is packed that is never packed"))?;
+            // SAFETY: the source of weights has this many bytes there, which it keeps and never writes.
+            return unsafe { Packed::lent(isa, &panels, ptr, len) }.map(Some);
         }
-        // The packing of filters depends on everything but the number of images.
-        let images = c.m.len().saturating_sub(2);
-        let convolution = c.m[images..].iter().all(level);
-        let ptr = Operand::new(program, c.b, offset).at(base);
-        let c = describe(program, c, &number)?;
         // SAFETY: the weight's extent was checked when it was bound, and the access is inside it (the compiler's promise).
-        return unsafe { Packed::right(pool, isa, &c, ptr, convolution) };
+        return unsafe { Packed::right(pool, isa, contraction, ptr, convolution) };
     }
+    let known = |id: SizeId| sizes[id.0 as usize];
+    let level = |l: &Level| known(l.size).and(known(l.stride)).is_some();
     if is_weight(program, c.a, base) {
         let batches = c.batch.iter().all(|l| {
             known(l.a_stride) == Some(0) || known(l.size).and(known(l.a_stride)).is_some()
         });
-        let Some(offset) = known(c.a_offset).filter(|_| sums && batches) else {
+        let Some(offset) = known(c.a_offset).filter(|_| has_constant_sums(c, sizes) && batches)
+        else {
             return Ok(None);
         };
         if !c.m.iter().chain(&c.n).all(level) {
             return Ok(None);
         }
         let ptr = Operand::new(program, c.a, offset).at(base);
-        let c = describe(program, c, &number)?;
+        let c = describe(program, c, &|id| known(id).unwrap_or(2))?;
         // SAFETY: as above.
         return unsafe { Packed::left(pool, isa, &c, ptr) };
     }

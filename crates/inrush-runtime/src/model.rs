@@ -7,6 +7,7 @@ use crate::weights::{Pairs, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
 use inrush_cpu::{Bytes, Packed, Pool};
 use inrush_program::{BufferId, Place, Program, Step};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -66,6 +67,8 @@ pub(crate) struct State {
     pub base: Vec<*mut u8>,
     /// Packed right-hand sides by position of the contraction in [`Program::steps`].
     pub packed: Vec<Option<Packed>>,
+    /// By buffer of a weight that the source holds in panels, which only contractions read: their bytes, at its base address.
+    lent: BTreeMap<BufferId, usize>,
     /// The last one is the block of load-time results.
     owned: Vec<Storage>,
 }
@@ -190,17 +193,18 @@ impl Model {
                 })?;
         let strides = crate::tensor::contiguous_strides(&w.sizes);
         let out = Tensor::zeros(b.dtype.0, w.sizes.clone(), strides.clone()).ok()?;
+        let size = b.dtype.0.size();
+        let plain = if self.bound.state.lent.contains_key(&(id as BufferId)) {
+            let stored = self.bound.weights.panels(name)?;
+            Some(stored.panels.unpack(stored.bytes, size)?)
+        } else {
+            None
+        };
+        let from = (plain.as_ref()).map_or(self.bound.state.base[id].cast_const(), |p| p.as_ptr());
         if out.numel() > 0 {
-            // SAFETY: the weight's extent was checked when it was bound.
+            // SAFETY: the weight's extent was checked when it was bound; panels hold as many elements.
             unsafe {
-                copy_strided(
-                    self.bound.state.base[id],
-                    &w.strides,
-                    out.data(),
-                    &strides,
-                    &w.sizes,
-                    b.dtype.0.size(),
-                );
+                copy_strided(from, &w.strides, out.data(), &strides, &w.sizes, size);
             }
         }
         Some(out)
@@ -245,7 +249,7 @@ impl Bound {
         weights: Arc<dyn WeightSource>,
         pool: Arc<Pool>,
     ) -> Result<Bound> {
-        let (base, owned) = bind_weights(&program, weights.as_ref())?;
+        let Bindings { base, owned, lent } = bind_weights(&program, weights.as_ref())?;
         let packed = program.steps.iter().map(|_| None).collect();
         let mut bound = Bound {
             writes_input: program.written_inputs(),
@@ -253,6 +257,7 @@ impl Bound {
             state: Arc::new(State {
                 base,
                 packed,
+                lent,
                 owned,
             }),
             program,
@@ -267,7 +272,9 @@ impl Bound {
     /// one belongs to a call.
     fn pack(&mut self, wanted: impl Fn(&Place) -> bool) -> Result<()> {
         let sizes = crate::bind::constant_sizes(&self.program);
-        let State { base, packed, .. } = Arc::get_mut(&mut self.state)
+        let State {
+            base, packed, lent, ..
+        } = Arc::get_mut(&mut self.state)
             .ok_or_else(|| Error::internal("a model is packed while it is shared"))?;
         for (step, packed) in self.program.steps.iter().zip(packed) {
             let Step::Contract(c) = step else {
@@ -277,8 +284,10 @@ impl Bound {
                 Place::Weight(_) | Place::Persistent { .. } => c.b,
                 _ => c.a,
             };
-            if wanted(root(&self.program, operand).1) {
-                *packed = crate::contract::pack(&self.program, c, &sizes, base, &self.pool)?;
+            let (owner, place) = root(&self.program, operand);
+            if wanted(place) {
+                let lent = lent.get(&owner).copied();
+                *packed = crate::contract::pack(&self.program, c, &sizes, base, lent, &self.pool)?;
             }
             if let Some(what) = poison::noted() {
                 let name = &self.program.buffers[operand as usize].name;
@@ -385,11 +394,49 @@ fn blank(len: usize) -> Result<Storage> {
     }
 }
 
-/// Returns the base address of every weight and persistent buffer.
-fn bind_weights(
+/// Base addresses, and the memory that was made for them: see [`State`].
+struct Bindings {
+    base: Vec<*mut u8>,
+    owned: Vec<Storage>,
+    lent: BTreeMap<BufferId, usize>,
+}
+
+/// Returns the weights that the source holds in the very panels that this processor reads, by name, with their bytes. Those in
+/// other panels, such as those of another level, are bound in plain order and packed.
+fn lent_weights<'a>(
     program: &Program,
-    weights: &dyn WeightSource,
-) -> Result<(Vec<*mut u8>, Vec<Storage>)> {
+    weights: &'a dyn WeightSource,
+) -> Result<BTreeMap<String, &'a [u8]>> {
+    let mut out = BTreeMap::new();
+    let mut wanted = None;
+    for b in &program.buffers {
+        let Place::Weight(w) = &b.place else { continue };
+        let Some(stored) = weights.panels(&w.name) else {
+            continue;
+        };
+        let wanted = match &mut wanted {
+            Some(wanted) => wanted,
+            None => wanted.insert(crate::panels::panels(program, inrush_cpu::detect())?),
+        };
+        let same = wanted.get(&w.name) == Some(stored.panels)
+            && (stored.dtype, stored.sizes, stored.strides) == (b.dtype.0, &*w.sizes, &*w.strides);
+        if same && (stored.bytes.as_ptr() as usize).is_multiple_of(stored.dtype.size()) {
+            out.insert(w.name.clone(), stored.bytes);
+        }
+    }
+    Ok(out)
+}
+
+/// Returns true if a weight is used in the panels that the source holds.
+#[cfg(test)]
+pub(crate) fn lends(program: &Program, weights: &dyn WeightSource, name: &str) -> bool {
+    lent_weights(program, weights).is_ok_and(|lent| lent.contains_key(name))
+}
+
+/// Returns the base address of every weight and persistent buffer.
+fn bind_weights(program: &Program, weights: &dyn WeightSource) -> Result<Bindings> {
+    let stored = lent_weights(program, weights)?;
+    let mut lent = BTreeMap::new();
     let sizes = crate::bind::constant_sizes(program);
     let mut base = vec![std::ptr::null_mut(); program.buffers.len()];
     let mut owned = Vec::new();
@@ -399,6 +446,11 @@ fn bind_weights(
     let load = blank(load_bytes)?;
     for (id, b) in program.buffers.iter().enumerate() {
         match &b.place {
+            Place::Weight(w) if stored.contains_key(&w.name) => {
+                let bytes = stored[&w.name];
+                base[id] = bytes.as_ptr().cast_mut();
+                lent.insert(id as BufferId, bytes.len());
+            }
             Place::Weight(w) => {
                 let found = match w.name.as_str() {
                     inrush_program::SEED => Some(FIRST_SEED),
@@ -481,5 +533,5 @@ fn bind_weights(
         }
     }
     owned.push(load);
-    Ok((base, owned))
+    Ok(Bindings { base, owned, lent })
 }

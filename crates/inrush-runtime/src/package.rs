@@ -3,7 +3,7 @@
 use crate::{Model, Parts, WeightSource, WeightView};
 use inrush_base::{Error, Isa, Result};
 use inrush_cpu::Pool;
-use inrush_package::{CpuTarget, Package};
+use inrush_package::{CpuTarget, Package, PanelData};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -86,5 +86,9 @@ impl WeightSource for Package {
             strides: w.strides,
             bytes: w.bytes,
         })
+    }
+
+    fn panels(&self, name: &str) -> Option<PanelData<'_>> {
+        Package::panels(self, name)
     }
 }

@@ -9,6 +9,7 @@ use crate::model::Model;
 use crate::tensor::{Tensor, Value, copy_row_major, extent};
 use crate::weights::{MemoryWeights, Pairs, WeightSource, WeightView};
 use inrush_base::{DType, Error, Result};
+use inrush_package::PanelData;
 use inrush_program::{Place, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -386,6 +387,13 @@ struct Overlay {
 impl WeightSource for Overlay {
     fn weight(&self, name: &str) -> Option<WeightView<'_>> {
         self.new.weight(name).or_else(|| self.base.weight(name))
+    }
+
+    fn panels(&self, name: &str) -> Option<PanelData<'_>> {
+        match self.new.weight(name) {
+            Some(_) => None,
+            None => self.base.panels(name),
+        }
     }
 }
 

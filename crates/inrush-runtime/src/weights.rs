@@ -2,6 +2,7 @@
 
 use crate::tensor::Tensor;
 use inrush_base::DType;
+use inrush_package::PanelData;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -51,6 +52,12 @@ impl Pairs {
 /// Gives weights by fully qualified name. Bytes stay where they are (usually a file mapping) while the source lives.
 pub trait WeightSource: Send + Sync {
     fn weight(&self, name: &str) -> Option<WeightView<'_>>;
+
+    /// Returns a weight that is stored in panels; `None` for another. [`WeightSource::weight`] returns it in plain order, in fresh
+    /// memory.
+    fn panels(&self, _name: &str) -> Option<PanelData<'_>> {
+        None
+    }
 }
 
 /// Weights in memory. A clone shares the bytes.

@@ -6,7 +6,7 @@ use crate::algorithms::depthwise::Filters;
 use crate::algorithms::direct_nchw::{DirectNchw, PackedA};
 use crate::algorithms::winograd::Winograd;
 use crate::kernels::with_element;
-use crate::operand::{Contraction, ConvShape, PackedB, RhsView};
+use crate::operand::{Contraction, ConvShape, PackedB, RhsPanels, RhsView};
 use inrush_base::{DType, Isa, Result};
 
 /// An operand that was packed at load.
@@ -59,6 +59,29 @@ impl Packed {
         // SAFETY: the caller's contract.
         let packed = unsafe { PackedB::pack(pool, isa, c.acc, &view) }?;
         Ok(Some(Packed::Rhs(packed)))
+    }
+
+    /// Returns how [`Packed::right`] packs the operand, if the panels are a permutation of its elements that depends on nothing
+    /// but the level: not for filters, whose algorithm depends on the threads.
+    pub fn panels(isa: Isa, c: &Contraction, convolution: bool) -> Result<Option<RhsPanels>> {
+        let filters = convolution && c.a_dtype == DType::F32 && c.convolution().is_some();
+        let (matrices, k, cols) = c.right()?;
+        if filters || c.b_dtype != c.acc || k.is_empty() || cols.is_empty() || matrices.is_empty() {
+            return Ok(None);
+        }
+        RhsPanels::of(isa, c.acc, (matrices, k, cols)).map(Some)
+    }
+
+    /// Takes a right operand that is packed already, in `len` bytes at `ptr`, instead of packing it.
+    ///
+    /// # Errors
+    /// An internal error for panels of another level, or another number of bytes.
+    ///
+    /// # Safety
+    /// The memory is aligned to its elements, readable while this lives, and nothing writes it.
+    pub unsafe fn lent(isa: Isa, panels: &RhsPanels, ptr: *const u8, len: usize) -> Result<Packed> {
+        // SAFETY: the caller's contract.
+        unsafe { PackedB::lent(isa, panels, ptr, len) }.map(Packed::Rhs)
     }
 
     /// Packs the left operand of a contraction, at `ptr`, where the right one is read in place and the left one cannot be.

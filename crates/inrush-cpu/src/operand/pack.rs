@@ -1,6 +1,8 @@
 //! Packing: a right operand in the order in which tiles read it, as panels of a few vectors across, each `[k][width]`.
 
-use super::{Bytes, COLUMNS, Columns, CopyFn, Packable, RhsView, Shared, TransposeFn, reader};
+use super::{
+    Affine, Bytes, COLUMNS, Columns, CopyFn, Packable, RhsView, Shared, TransposeFn, reader,
+};
 use crate::Pool;
 use crate::kernels::gemm::GemmTiles;
 use crate::kernels::pack::{PackLoop, PackRows};
@@ -15,10 +17,89 @@ pub struct PackedB {
     matrices: usize,
     k: usize,
     columns: Columns,
-    data: Bytes,
+    data: Memory,
+}
+
+/// The memory of packed operands.
+enum Memory {
+    Own(Bytes),
+    /// Of an owner that keeps it: see [`PackedB::lent`].
+    Lent {
+        ptr: *const u8,
+    },
+}
+
+// SAFETY: lent memory is only read.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// How a right operand is packed: its maps, and how its columns are cut into panels.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct RhsPanels {
+    /// Type of the elements, in memory as in the panels.
+    pub dtype: DType,
+    pub matrices: Affine,
+    pub k: Affine,
+    pub cols: Affine,
+    /// Columns of a panel, and of a narrower last one, padding included; 0 if there is none.
+    pub width: usize,
+    pub last: usize,
+}
+
+impl RhsPanels {
+    /// Returns how an operand is packed for products of `dtype`.
+    pub(crate) fn of(
+        isa: Isa,
+        dtype: DType,
+        (matrices, k, cols): (Affine, Affine, Affine),
+    ) -> Result<RhsPanels> {
+        let columns = with_element!(dtype, T => Columns::choose(T::gemm(isa), cols.len()))?;
+        Ok(RhsPanels {
+            dtype,
+            matrices,
+            k,
+            cols,
+            width: columns.width,
+            last: columns.last,
+        })
+    }
 }
 
 impl PackedB {
+    /// Takes an operand that is packed already, in `len` bytes at `ptr`.
+    ///
+    /// # Errors
+    /// An internal error for panels of another level, or another number of bytes.
+    ///
+    /// # Safety
+    /// The memory is aligned to its elements, readable while this lives, and nothing writes it.
+    pub(crate) unsafe fn lent(
+        isa: Isa,
+        panels: &RhsPanels,
+        ptr: *const u8,
+        len: usize,
+    ) -> Result<PackedB> {
+        let (n, k, matrices) = (panels.cols.len(), panels.k.len(), panels.matrices.len());
+        let columns = with_element!(panels.dtype, T => Columns::choose(T::gemm(isa), n))?;
+        let bytes = (columns.padded().checked_mul(k))
+            .and_then(|x| x.checked_mul(matrices))
+            .and_then(|x| x.checked_mul(panels.dtype.size()));
+        if bytes != Some(len) || (columns.width, columns.last) != (panels.width, panels.last) {
+            return Err(Error::internal(format!(
+                "{len} bytes are not the panels of {matrices} x {k} x {n}"
+            )));
+        }
+        Ok(PackedB {
+            isa,
+            dtype: panels.dtype,
+            matrices,
+            k,
+            columns,
+            data: Memory::Lent { ptr },
+        })
+    }
+
     /// Packs every matrix of `view`, converted to `dtype` (the type in which products are summed).
     ///
     /// # Safety
@@ -53,7 +134,7 @@ impl PackedB {
             matrices,
             k,
             columns,
-            data,
+            data: Memory::Own(data),
         })
     }
 
@@ -88,13 +169,18 @@ impl PackedB {
                 }
             }
         })?;
-        packed.data.inspect("the engine", &"a packed right operand");
+        if let Memory::Own(data) = &packed.data {
+            data.inspect("the engine", &"a packed right operand");
+        }
         Ok(packed)
     }
 
-    /// Returns bytes held.
+    /// Returns bytes held; none of a lent operand.
     pub fn bytes(&self) -> usize {
-        self.data.len()
+        match &self.data {
+            Memory::Own(data) => data.len(),
+            Memory::Lent { .. } => 0,
+        }
     }
 
     /// Returns the number of matrices.
@@ -120,7 +206,11 @@ impl PackedB {
     /// Returns panel `p` of a matrix: `k` rows of `columns.width_of(p)` elements.
     pub(crate) fn panel<T>(&self, matrix: usize, p: usize) -> *const T {
         let elements = (matrix * self.columns.padded() + p * self.columns.width) * self.k;
-        self.data.ptr().cast::<T>().wrapping_add(elements)
+        let data = match &self.data {
+            Memory::Own(data) => data.ptr().cast_const(),
+            Memory::Lent { ptr, .. } => *ptr,
+        };
+        data.cast::<T>().wrapping_add(elements)
     }
 }
 
