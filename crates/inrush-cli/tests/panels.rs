@@ -197,3 +197,66 @@ fn a_flipped_byte_in_panels_is_refused() {
         }
     }
 }
+
+/// Returns the facts that a build cache notes.
+fn notes(cache: &Path) -> usize {
+    let folders = std::fs::read_dir(cache).into_iter().flatten().flatten();
+    let files = folders.flat_map(|f| std::fs::read_dir(f.path()).into_iter().flatten().flatten());
+    files
+        .filter(|f| f.path().extension().is_some_and(|e| e == "note"))
+        .count()
+}
+
+#[test]
+fn weights_that_passed_are_compared_again_after_a_change() {
+    use std::os::unix::fs::FileExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = compile(folder.path(), &levels().0);
+    let cache = folder.path().join("runs");
+    let run = |always: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inrush"));
+        command.arg("run").arg(&path).args(["--seconds", "0"]);
+        command.env("INRUSH_CACHE_DIR", &cache);
+        if always {
+            command.env("INRUSH_CHECK", "always");
+        }
+        let out = command.output().expect("the command runs");
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), err)
+    };
+    // What has just been written is not noted.
+    assert_eq!(run(false).0, Some(0));
+    assert_eq!(notes(&cache), 0);
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    for _ in 0..2 {
+        assert_eq!(run(false).0, Some(0));
+        assert_eq!(notes(&cache), 1);
+    }
+    let names = in_panels(&path);
+    let package = Package::open(&path).expect("a package");
+    let bytes = package.panels(&names[0]).expect("panels").bytes.to_vec();
+    drop(package);
+    let whole = std::fs::read(&path).expect("a package");
+    let at = whole.windows(bytes.len()).position(|w| w == bytes);
+    let at = at.expect("the panels");
+    // A byte in place, with the size and the time of writing as they were.
+    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("the package");
+    let written = file.metadata().and_then(|m| m.modified()).expect("a time");
+    let put = |byte: u8| {
+        file.write_all_at(&[byte], at as u64 + 1).expect("a byte");
+        file.set_modified(written).expect("a time");
+    };
+    put(bytes[1] ^ 64);
+    for always in [false, true] {
+        let (code, err) = run(always);
+        assert_eq!(code, Some(2), "{err}");
+        assert!(
+            err.contains("weights/") && err.contains("checksum"),
+            "{err}"
+        );
+    }
+    put(bytes[1]);
+    assert_eq!(run(false).0, Some(0));
+    assert_eq!(notes(&cache), 1, "the changed file is too young");
+}

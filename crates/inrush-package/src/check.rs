@@ -85,7 +85,7 @@ fn pieces<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Piece> {
 }
 
 /// Enters the pages of a range into the page table. A hint: a system that has no such call maps them as they are read.
-fn populate(map: &Mmap, range: &Range<usize>) {
+pub(crate) fn populate(map: &Mmap, range: &Range<usize>) {
     #[cfg(target_os = "linux")]
     let _ = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
     #[cfg(not(target_os = "linux"))]

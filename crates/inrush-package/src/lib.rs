@@ -17,6 +17,7 @@
 
 pub mod aoti;
 mod check;
+mod file;
 mod output;
 mod panels;
 mod read;
@@ -27,6 +28,7 @@ use inrush_program::host::Lowered;
 use inrush_program::{BinaryInfo, Dt, Program};
 use serde::{Deserialize, Serialize};
 
+pub use file::SourceFile;
 pub use output::{cannot_write, write_whole};
 pub use panels::{Axis, Panels};
 pub use read::{Package, PanelData};

@@ -4,6 +4,7 @@
 //! opened; the weights, which are most of the bytes, by [`Package::check_weights`].
 
 use crate::check;
+use crate::file::SourceFile;
 use crate::panels::Panels;
 use crate::target::{Code, CpuTarget, GpuTarget, PtxTarget, StoredKernel, Target};
 use crate::write::digest;
@@ -29,6 +30,7 @@ pub struct Package {
     files: BTreeMap<String, Entry>,
     /// All entries.
     entries: BTreeMap<String, Entry>,
+    source: Option<SourceFile>,
 }
 
 /// The contents of a package, mapped or in memory.
@@ -251,7 +253,9 @@ impl Package {
         // weight file changed on disk would.
         let map =
             unsafe { Mmap::map(&file) }.map_err(|e| Error::input(format!("cannot map: {e}")))?;
-        Self::from_bytes(Bytes::Map(map))
+        let source = SourceFile::of(path, &file);
+        let package = Self::from_bytes(Bytes::Map(map))?;
+        Ok(Package { source, ..package })
     }
 
     /// Reads a package in memory.
@@ -308,6 +312,7 @@ impl Package {
             weights,
             files,
             entries,
+            source: None,
         })
     }
 
@@ -376,6 +381,20 @@ impl Package {
             panels: w.panels.as_ref()?,
             bytes: &self.bytes[w.bytes.clone()],
         })
+    }
+
+    /// Returns the file that the package was opened from; `None` for one in memory.
+    pub fn file(&self) -> Option<&SourceFile> {
+        self.source.as_ref()
+    }
+
+    /// Enters the pages of weights in panels into the page table: every call reads all of them, and the first one would take a page
+    /// fault for every few. [`Package::check_weights`] does so for all weights.
+    pub fn map_panels(&self) {
+        let Bytes::Map(map) = &self.bytes else { return };
+        for w in self.weights.values().filter(|w| w.panels.is_some()) {
+            check::populate(map, &w.bytes);
+        }
     }
 
     /// Compares all weights with their checksums: reads every byte of them, which opening does not. All processors share the work.

@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Prefix of the folders in which entries are built.
 const BUILD: &str = "build-";
 
+/// Extension of the empty files that note facts.
+const NOTE: &str = "note";
+
 /// A cache directory.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -108,6 +111,20 @@ impl Cache {
         Ok((path, false))
     }
 
+    /// Returns true if a fact was noted under `key`.
+    pub(crate) fn is_noted(&self, key: &str) -> bool {
+        self.entry(key, NOTE).is_file()
+    }
+
+    /// Notes a fact under `key`, in an empty file. Where the cache cannot be written it is found again.
+    pub(crate) fn note(&self, key: &str) {
+        let path = self.entry(key, NOTE);
+        let folder = path.parent().map(fs::create_dir_all);
+        if folder.is_some_and(|made| made.is_ok()) {
+            let _ = File::create(path);
+        }
+    }
+
     /// Removes the folders of builds that were killed: those that nothing was made in for `age`. A folder that cannot be
     /// removed stays, which does no harm.
     fn sweep(&self, age: Duration) {
@@ -133,7 +150,10 @@ impl Cache {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for file in self.files() {
-            usage.entries += (file.extension().is_some_and(|e| e != "sum" && e != "lock")) as usize;
+            usage.entries += (file
+                .extension()
+                .is_some_and(|e| e != "sum" && e != "lock" && e != NOTE))
+                as usize;
             usage.bytes += file.metadata().map_or(0, |m| m.len());
         }
         usage
@@ -163,7 +183,7 @@ impl Cache {
             .flat_map(|d| list(&d))
             .filter(|f| {
                 f.extension()
-                    .is_some_and(|e| e == "so" || e == "sum" || e == "lock")
+                    .is_some_and(|e| e == "so" || e == "sum" || e == "lock" || e == NOTE)
             })
             .collect();
         files.sort();

@@ -7,6 +7,7 @@ mod arena;
 mod bind;
 pub mod cache;
 pub mod cc;
+mod checked;
 mod contract;
 pub mod dlpack;
 mod exec;

@@ -1,5 +1,6 @@
 //! A compiled package as a model.
 
+use crate::cache::Cache;
 use crate::{Model, Parts, WeightSource, WeightView};
 use inrush_base::{Error, Isa, Result};
 use inrush_cpu::Pool;
@@ -32,7 +33,7 @@ impl Model {
     /// program.
     pub fn from_package(package: Package, pool: Arc<Pool>) -> Result<Model> {
         let target = cpu_target(&package)?;
-        package.check_weights()?;
+        crate::checked::check(&package, &Cache::open_default())?;
         // The loader needs a file. It is removed once the code is mapped.
         let folder = std::env::temp_dir();
         let fail = |e: std::io::Error| {
