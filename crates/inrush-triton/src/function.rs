@@ -69,6 +69,8 @@ pub(crate) struct Facts {
     pub first_rows: FxHashSet<ValId>,
     /// Neighbours of a row that a thread has, where Triton would give it more than one instruction moves.
     pub contiguous: Option<i64>,
+    /// Neighbours of a row that the maximum and the sum of a softmax take in at once.
+    pub runs: FxHashMap<AccId, i64>,
     /// Positions in 64 bits that stay in 32: nothing but comparisons and conversions reads them.
     pub narrow: FxHashSet<ValId>,
     /// Functions that are computed with the addition that follows.
@@ -152,6 +154,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
             carries: carries.collect(),
             first_rows: FxHashSet::default(),
             contiguous: None,
+            runs: FxHashMap::default(),
             narrow: FxHashSet::default(),
             fused: Fused::find(block),
         },
@@ -187,6 +190,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     e.count_loads(&block.items);
     e.find_first_rows();
     e.facts.contiguous = contiguity::neighbours(&e);
+    e.facts.runs = crate::online_softmax::runs(&e);
     e.facts.narrow = crate::attention::narrow_positions(&e);
     e.header()?;
     e.describe(&block.items)?;

@@ -238,6 +238,18 @@ def exponentials(m, s, v):
 ",
     },
     Helper {
+        name: "exponentials_of_runs",
+        text: "\
+def exponentials_of_runs(m, s, v, run: tl.constexpr):
+    # The greatest so far, the sum of exponentials of distances to it: with a run of elements more.
+    v = tl.reshape(v, [v.shape[0] // run, run])
+    n = tl.maximum(m, tl.reduce(v, 1, nan_max), propagate_nan=tl.PropagateNan.ALL)
+    # Sums are in units of the exponential of the greatest, if that is finite.
+    unit = tl.where(tl.abs(n) == float(\"inf\"), 0.0, n)
+    return n, s * tl.exp(m - unit) + tl.sum(tl.exp(v - unit[:, None]), 1)
+",
+    },
+    Helper {
         name: "add",
         text: "\
 def add(a, b):

@@ -35,6 +35,7 @@ mod fused;
 mod helpers;
 mod horizontal_fusion;
 mod memory;
+mod online_softmax;
 mod ops;
 mod reduce;
 mod tail_masks;

@@ -57,7 +57,7 @@ impl Emitter<'_> {
     }
 
     /// Position of the reduced dimension among those of the tile.
-    fn tile_axis(&self) -> Result<usize> {
+    pub(crate) fn tile_axis(&self) -> Result<usize> {
         let (at, _) = self.axis()?;
         let dims = self.tile_dims();
         let axis = dims.iter().position(|i| *i == at);
@@ -85,7 +85,7 @@ impl Emitter<'_> {
     }
 
     /// A value as a whole tile of the accumulator's dtype, neutral beyond the end.
-    fn taken(&mut self, acc: AccId, value: ValId) -> Result<String> {
+    pub(crate) fn taken(&mut self, acc: AccId, value: ValId) -> Result<String> {
         let d = self.block.accs[acc.index()].dtype;
         let full = self.full();
         let mut text = self.text(value)?;
@@ -126,10 +126,11 @@ impl Emitter<'_> {
         let neutral = self.neutral(acc);
         let full = self.full();
         let (_, bit) = self.axis()?;
-        let shape = match self.facts.carries.contains(&acc) {
-            true if full == bit => "[]".to_string(),
-            true => self.shape(full & !bit),
-            false => self.shape(full),
+        let shape = match (self.facts.carries.contains(&acc), self.facts.runs.get(&acc)) {
+            (true, _) if full == bit => "[]".to_string(),
+            (true, _) => self.shape(full & !bit),
+            (false, Some(run)) => format!("[RBLOCK // {run}]"),
+            (false, None) => self.shape(full),
         };
         self.line(format!("{name} = tl.full({shape}, {neutral}, tl.{ty})"));
         if a.op.is_arg() {
@@ -254,30 +255,6 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// One step of a maximum and of the sum of exponentials of distances to it.
-    pub(crate) fn exponentials(&mut self, max: AccId, sum: AccId, value: ValId) -> Result<()> {
-        let (m, s) = (self.names.accs[&max].clone(), self.names.accs[&sum].clone());
-        let tile = self.taken(max, value)?;
-        self.line(format!("{m}, {s} = exponentials({m}, {s}, {tile})"));
-        self.state.kept.insert(max);
-        Ok(())
-    }
-
-    /// The sum of exponentials of distances to `shift`, from those of the lanes to their maxima.
-    pub(crate) fn finish_exponentials(
-        &mut self,
-        max: AccId,
-        sum: AccId,
-        shift: ValId,
-    ) -> Result<()> {
-        let (m, s) = (format!("a{}", max.index()), self.names.accs[&sum].clone());
-        let (axis, back, shift) = (self.tile_axis()?, self.back()?, self.text(shift)?);
-        self.line(format!(
-            "{s} = tl.sum({s} * tl.exp({m} - {shift}), {axis}){back}"
-        ));
-        Ok(())
-    }
-
     /// Spells the combination of all lanes along an axis. `tl.max` drops NaN, so that floats go by
     /// a helper.
     fn reduced(&self, op: ReduceOp, d: DType, tile: &str, axis: usize) -> String {
@@ -291,7 +268,7 @@ impl Emitter<'_> {
     }
 
     /// Puts the reduced dimension back, with one element.
-    fn back(&self) -> Result<String> {
+    pub(crate) fn back(&self) -> Result<String> {
         let (at, _) = self.axis()?;
         let dims = self.tile_dims();
         if dims.len() < 2 {
