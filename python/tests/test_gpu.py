@@ -46,6 +46,14 @@ def test_the_greatest_few_are_found_by_kernels(rows):
     assert rows["greatest few of one row"]["kernels"] > 0 and not rows["greatest few of one row"]["called"]
 
 
+def test_rows_are_sorted_by_kernels(rows):
+    for dtype in ("float32", "float16", "bfloat16", "int32", "uint8"):
+        row = rows[f"sorted rows, torch.{dtype}"]
+        assert row["kernels"] > 0 and not row["called"] and not row["libraries"], row
+    # Values of eight bytes leave no room for a position.
+    assert "aten.sort.stable" in rows["sorted rows, torch.int64"]["libraries"]
+
+
 def test_kernels_convert_what_the_gpu_has(rows):
     assert not rows["eight bits"]["called"] and rows["eight bits"]["kernels"] > 0
     assert "f8e4m3fnuz" in str(rows["eight bits that this GPU does not convert"]["called"])

@@ -83,6 +83,7 @@ ways! {
     BlockExponentials "block: maximum and sum of a softmax in one loop",
     BlockBack "block: a second loop goes back",
     BlockScan "block: scans",
+    BlockSort "block: sorts",
     BlockProduct "block: products",
     BlockAttention "block: attention",
     BlockCausal "block: causal attention",

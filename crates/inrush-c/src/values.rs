@@ -204,6 +204,7 @@ impl Emitter<'_> {
             Def::Indirect { .. } => self.indirect(v),
             Def::Final(a) => self.finish(v, *a),
             Def::Running { acc, value } => self.running(v, *acc, *value),
+            Def::Sorted { .. } => Err(Error::internal("a sort in a C kernel")),
             Def::Sum => self.sum(v),
         }
     }

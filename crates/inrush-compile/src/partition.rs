@@ -146,7 +146,7 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 })
                 .or_else(|| crooked(graph, node))
                 .or_else(|| folded(graph, node))
-                .or_else(|| long_rows(graph, node))
+                .or_else(|| long_rows(graph, node, gpu.is_some()))
                 .or_else(|| no_kernels::refused(graph, node, gpu.is_some()))
         };
         if let Some(reason) = reason {
@@ -191,21 +191,36 @@ fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
     out
 }
 
-/// Rows up to this length are sorted in kernels; longer ones PyTorch's own sort is faster at.
+/// Rows up to this length are sorted in kernels by comparing each with each; longer ones PyTorch's own sort is faster at.
 const SORTED: i64 = 16;
 /// Longest rows of which a GPU's kernel finds the greatest few: one program holds such a row whole.
 const HELD: i64 = 4096;
 
 /// Returns the reason for which an operator that sorts rows is left to PyTorch.
-fn long_rows(graph: &Graph, node: &Node) -> Option<String> {
+fn long_rows(graph: &Graph, node: &Node, gpu: bool) -> Option<String> {
     let longest = longest_row(graph, node)?;
-    (longest > SORTED && !finds_few(graph, node)).then(|| "sorts long rows".to_string())
+    let kernel = finds_few(graph, node) || gpu && packs(graph, node, longest);
+    (longest > SORTED && !kernel).then(|| "sorts long rows".to_string())
 }
 
 /// Returns true if an operator sorts or searches rows that a GPU's kernel is faster at than the library.
 pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
     let most = if finds_few(graph, node) { HELD } else { SORTED };
-    longest_row(graph, node).is_some_and(|n| n <= most)
+    longest_row(graph, node).is_some_and(|n| n <= most || packs(graph, node, n))
+}
+
+/// Returns true if a program of a GPU sorts rows of up to `longest` elements, each a key with its position.
+fn packs(graph: &Graph, node: &Node, longest: i64) -> bool {
+    sorted_dtype(graph, node).is_some_and(|d| inrush_aten::sorts_in_kernel(d, longest))
+}
+
+/// Returns the dtype of what an operator sorts; `None` for numbers that it makes itself.
+fn sorted_dtype(graph: &Graph, node: &Node) -> Option<DType> {
+    let at = inrush_aten::lookup(&node.op)?.schema().position("self")?;
+    match node.args.get(at)? {
+        Arg::Value(v) => Some(graph.tensor(*v).ok()?.dtype),
+        _ => None,
+    }
 }
 
 /// Returns true if an operator finds the greatest of each row one after the other.

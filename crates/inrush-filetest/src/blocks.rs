@@ -180,6 +180,7 @@ fn tally(b: &Block) {
     for v in &b.values {
         match v.def {
             Def::Running { .. } => reached(Way::BlockScan),
+            Def::Sorted { .. } => reached(Way::BlockSort),
             Def::Indirect { .. } => reached(Way::BlockLookUp),
             _ => {}
         }

@@ -240,7 +240,7 @@ impl<'a> Builder<'a> {
     fn find_nest(&self, body: &Body, own: &[Axis], outer: usize) -> Option<(usize, SymMap)> {
         let exprs = self.exprs();
         let storage = |b: BufId| self.tables.storage(b);
-        let scan = |s: &Stmt| matches!(s, Stmt::Scan { .. });
+        let scan = Stmt::is_along_row;
         // From the latest nest back, as far as the body commutes with what it passes.
         for at in (0..self.nests.len()).rev() {
             let nest = &self.nests[at];

@@ -187,6 +187,7 @@ pub(crate) fn renumber(kernel: &mut Kernel) {
                 *acc = new_acc(acc);
                 *value = new(value);
             }
+            Def::Sorted { value } => *value = new(value),
         }
         values.push(value);
     }

@@ -146,7 +146,7 @@ impl<'a> Flat<'a> {
         let body = &self.bodies[at];
         let fixed_order = body.stmts.iter().any(|s| match s {
             Stmt::Reduce { op, .. } => op.is_arg(),
-            Stmt::Scan { .. } => true,
+            Stmt::Scan { .. } | Stmt::Sort { .. } => true,
             _ => false,
         });
         let reduction = body.reduction_axes();
@@ -156,7 +156,7 @@ impl<'a> Flat<'a> {
                 let place = |x: &Axis| reduction.iter().position(|y| y == x);
                 !fixed_order || place(a).zip(place(b)).is_some_and(|(p, q)| q == p + 1)
             }))
-            .filter(|_| !body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. })))
+            .filter(|_| !body.stmts.iter().any(Stmt::is_along_row))
             .find(|(a, b)| self.joinable(body, a, b))
     }
 
@@ -221,7 +221,7 @@ fn offset(tables: Tables, buf: BufId, coords: &[Expr]) -> Result<Expr> {
     Ok(exprs.add(base, exprs.dot(strides, coords)))
 }
 
-/// Replaces reductions and scans over one point by their operand, or by position 0 where they seek a position. A scan runs along
+/// Replaces reductions, scans and sorts over one point by their operand, or by position 0 where they seek a position. A scan runs along
 /// the last reduction axis only.
 fn reduce_over_points(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
     let axes = body.reduction_axes();
@@ -231,7 +231,7 @@ fn reduce_over_points(body: &mut Body, unit: impl Fn(&Axis) -> bool) {
         *stmt = match stmt {
             Stmt::Scan { op, dtype, .. } if last && op.is_arg() => position(*dtype),
             Stmt::Reduce { op, dtype, .. } if all && op.is_arg() => position(*dtype),
-            Stmt::Scan { value, dtype, .. } if last => Stmt::Cast {
+            Stmt::Scan { value, dtype, .. } | Stmt::Sort { value, dtype } if last => Stmt::Cast {
                 arg: *value,
                 to: *dtype,
             },

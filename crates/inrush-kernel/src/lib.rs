@@ -207,6 +207,10 @@ pub enum Def {
         acc: AccId,
         value: ValId,
     },
+    /// The value at this position of the row in ascending order: a sort along the own axis, of block programs alone.
+    Sorted {
+        value: ValId,
+    },
     /// The contraction's sum at this point.
     Sum,
 }
@@ -330,7 +334,7 @@ impl Def {
             Def::Load { mask, .. } => mask.iter().for_each(|m| f(*m)),
             Def::Op { args, .. } => args.iter().for_each(|a| f(*a)),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => f(*arg),
-            Def::Running { value, .. } => f(*value),
+            Def::Running { value, .. } | Def::Sorted { value } => f(*value),
             Def::Indirect { value, mask, .. } => {
                 f(*value);
                 mask.iter().for_each(|m| f(*m));

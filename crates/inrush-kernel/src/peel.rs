@@ -247,7 +247,7 @@ impl Found {
                     true
                 }
                 Def::Final(a) => self.accs.contains(a),
-                Def::Running { .. } | Def::Indirect { .. } | Def::Sum => false,
+                Def::Running { .. } | Def::Sorted { .. } | Def::Indirect { .. } | Def::Sum => false,
                 Def::Const(_) | Def::Index(_) | Def::Cast { .. } | Def::Bitcast { .. } => true,
             },
         })
@@ -385,7 +385,11 @@ impl Copy<'_> {
             Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = self.value(*a)),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = self.value(*arg),
             Def::Final(a) => *a = self.acc(*a),
-            Def::Const(_) | Def::Sum | Def::Running { .. } | Def::Indirect { .. } => {}
+            Def::Const(_)
+            | Def::Sum
+            | Def::Running { .. }
+            | Def::Sorted { .. }
+            | Def::Indirect { .. } => {}
         }
         let value = match fold(self.exprs, &kernel.values, &value) {
             Folded::Is(new) => {

@@ -88,7 +88,9 @@ fn parts(exprs: &Exprs, kernel: &Kernel, l: &Loop) -> Option<Vec<Part>> {
                 Def::Load { offset, .. } if exprs.coefficient(*offset, l.sym).is_none() => {
                     bent.push(*offset);
                 }
-                Def::Indirect { .. } | Def::Running { .. } | Def::Final(_) => return None,
+                Def::Indirect { .. } | Def::Running { .. } | Def::Sorted { .. } | Def::Final(_) => {
+                    return None;
+                }
                 _ => {}
             },
             Item::Store { .. } => {}
@@ -219,6 +221,7 @@ fn part(exprs: &Exprs, kernel: &mut Kernel, l: &Loop, p: &Part) -> Loop {
                     | Def::Sum
                     | Def::Final(_)
                     | Def::Running { .. }
+                    | Def::Sorted { .. }
                     | Def::Indirect { .. } => {}
                 }
                 kernel.values.push(Value { def, dtype });

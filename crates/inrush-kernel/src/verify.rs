@@ -77,6 +77,12 @@ impl Rules<'_> {
         let wrong = || Err(Error::internal(format!("{v}: wrong dtype of the result")));
         match &value.def {
             Def::Const(_) | Def::Index(_) | Def::Sum | Def::Final(_) | Def::Running { .. } => {}
+            Def::Sorted { value } => {
+                if !matches!(dtype, DType::I32 | DType::I64) {
+                    return Err(Error::internal(format!("{v}: keys cannot be {dtype}")));
+                }
+                self.operand(*value, Some(dtype))?;
+            }
             Def::Load { buf, mask, .. } => {
                 let buffer = (self.buffers.get(buf.index()))
                     .ok_or_else(|| Error::internal(format!("{buf} is no buffer")))?;
@@ -285,6 +291,9 @@ impl Verifier<'_> {
                 return Err(Error::internal(
                     "a contraction's sum outside of its epilogue",
                 ));
+            }
+            Def::Sorted { .. } => {
+                return Err(Error::internal("a sort, which no loop does"));
             }
             Def::Indirect { sym, size, .. } => {
                 self.expr(*size)?;

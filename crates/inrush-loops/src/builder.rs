@@ -563,7 +563,7 @@ pub fn sweep(ex: &Exprs, body: &mut Body) {
 /// Returns true if a reduction of the body depends on the order of its axes.
 pub fn ordered_reduction(body: &Body) -> bool {
     body.stmts.iter().any(|s| match s {
-        Stmt::Scan { .. } => true,
+        Stmt::Scan { .. } | Stmt::Sort { .. } => true,
         Stmt::Reduce { op, .. } => matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin),
         _ => false,
     })

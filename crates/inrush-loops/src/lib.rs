@@ -277,6 +277,9 @@ pub enum Stmt {
         value: StmtId,
         dtype: DType,
     },
+    /// Sort along the only reduction axis, ascending: the value at position `p` is the `p`-th least of the row. Of `i32` or
+    /// `i64`, for GPUs alone. Whoever needs the places packs them into the low bits of the keys.
+    Sort { value: StmtId, dtype: DType },
     /// The value of the contraction at this point; only in its epilogue.
     Acc { dtype: DType },
     /// Writes `value` at `coords`. With a mask, only where it is true.

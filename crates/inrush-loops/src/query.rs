@@ -51,6 +51,9 @@ pub struct Cost {
 /// Weight of one math function in [`Cost::ops`].
 pub const MATH_OPS: i64 = 16;
 
+/// Weight of a sort for each element in [`Cost::ops`]: exchanges of a bitonic network over rows of 1,024.
+const SORT_OPS: i64 = 55;
+
 impl Cost {
     /// Returns the bytes read and written.
     pub fn bytes(&self) -> i64 {
@@ -123,6 +126,10 @@ impl Clone for Stmt {
                 value: *value,
                 dtype: *dtype,
             },
+            Stmt::Sort { value, dtype } => Stmt::Sort {
+                value: *value,
+                dtype: *dtype,
+            },
             Stmt::Acc { dtype } => Stmt::Acc { dtype: *dtype },
             Stmt::Store {
                 buf,
@@ -169,7 +176,9 @@ impl Stmt {
             Stmt::Load { mask, .. } => mask.iter().for_each(|m| f(*m)),
             Stmt::Op { args, .. } => args.iter().for_each(|a| f(*a)),
             Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => f(*arg),
-            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => f(*value),
+            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } | Stmt::Sort { value, .. } => {
+                f(*value)
+            }
             Stmt::Indirect { value, mask, .. } | Stmt::Store { value, mask, .. } => {
                 f(*value);
                 mask.iter().for_each(|m| f(*m));
@@ -189,7 +198,9 @@ impl Stmt {
             Stmt::Load { mask, .. } => mask_of(mask, &mut f),
             Stmt::Op { args, .. } => args.iter_mut().for_each(|a| *a = f(*a)),
             Stmt::Cast { arg, .. } | Stmt::Bitcast { arg, .. } => *arg = f(*arg),
-            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } => *value = f(*value),
+            Stmt::Reduce { value, .. } | Stmt::Scan { value, .. } | Stmt::Sort { value, .. } => {
+                *value = f(*value)
+            }
             Stmt::Indirect { value, mask, .. } | Stmt::Store { value, mask, .. } => {
                 *value = f(*value);
                 mask_of(mask, &mut f);
@@ -236,7 +247,8 @@ impl Stmt {
             | Stmt::Index { dtype, .. }
             | Stmt::Acc { dtype }
             | Stmt::Reduce { dtype, .. }
-            | Stmt::Scan { dtype, .. } => *dtype,
+            | Stmt::Scan { dtype, .. }
+            | Stmt::Sort { dtype, .. } => *dtype,
             Stmt::Load { buf, .. } => loaded(*buf),
             Stmt::Op { op, dtype, .. } => op.result(*dtype),
             Stmt::Cast { to, .. } | Stmt::Bitcast { to, .. } => to.compute(),
@@ -248,6 +260,12 @@ impl Stmt {
     /// Returns true if the statement has a value that others may use as an operand.
     pub fn has_value(&self) -> bool {
         !matches!(self, Stmt::Store { .. } | Stmt::Indirect { .. })
+    }
+
+    /// Returns true for scans and sorts: their value at a point depends on other points of the last reduction axis, which stays
+    /// whole and in order.
+    pub fn is_along_row(&self) -> bool {
+        matches!(self, Stmt::Scan { .. } | Stmt::Sort { .. })
     }
 }
 
@@ -385,7 +403,7 @@ impl Body {
         for stmt in &self.stmts {
             let phase = match stmt {
                 Stmt::Reduce { .. } => Phase::After,
-                Stmt::Scan { .. } => Phase::Inside,
+                Stmt::Scan { .. } | Stmt::Sort { .. } => Phase::Inside,
                 _ => {
                     let mut phase = Phase::Before;
                     let mut meet = |p: Phase| {
@@ -463,6 +481,9 @@ impl Body {
                 }
                 Stmt::Reduce { .. } | Stmt::Scan { .. } => {
                     cost.ops = cost.ops.saturating_add(times)
+                }
+                Stmt::Sort { .. } => {
+                    cost.ops = cost.ops.saturating_add(times.saturating_mul(SORT_OPS))
                 }
                 Stmt::Load { buf, coords, .. } => {
                     cost.read_bytes = cost

@@ -90,12 +90,12 @@ pub(crate) fn unit_axes(ex: &Exprs, body: &mut Body) {
     if !body.axes.iter().any(|a| ex.is_int(a.size, 1)) {
         return;
     }
-    let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
+    let scans = body.stmts.iter().any(Stmt::is_along_row);
     let keep: SmallVec<[bool; 8]> = body
         .axes
         .iter()
         .enumerate()
-        // A scan runs along its last axis even if that has one point.
+        // A scan or sort runs along its last axis even if that has one point.
         .map(|(k, a)| !ex.is_int(a.size, 1) || (scans && k >= body.outer))
         .collect();
     if keep.iter().all(|k| *k) {

@@ -23,11 +23,11 @@ pub(crate) fn delinearize(ex: &Exprs, node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Returns the first split that removes a quotient or remainder. The last axis of a scan stays
-/// whole.
+/// Returns the first split that removes a quotient or remainder. The last axis of a scan or sort
+/// stays whole.
 fn find(ex: &Exprs, node: &Node) -> Option<Split> {
     let body = node.body();
-    let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
+    let scans = body.stmts.iter().any(Stmt::is_along_row);
     let axes = if scans {
         body.outer_axes()
     } else {

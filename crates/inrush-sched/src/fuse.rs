@@ -490,7 +490,7 @@ impl Fuser<'_> {
                 // Columns are the lanes of the epilogue, one axis in memory.
                 Node::Contraction(c) if c.n.iter().any(|a| a.sym == *sym) => return Ok(false),
                 Node::Body(b)
-                    if b.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }))
+                    if b.stmts.iter().any(Stmt::is_along_row)
                         && b.reduction_axes().iter().any(|a| a.sym == *sym) =>
                 {
                     return Ok(false);
@@ -688,7 +688,7 @@ impl Fuser<'_> {
                 if parallel != 0 && parallel != own.len() {
                     return false;
                 }
-                if own.len() > 1 && body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. })) {
+                if own.len() > 1 && body.stmts.iter().any(Stmt::is_along_row) {
                     return false;
                 }
                 // Places of the tile count through all own axes; shared axes are called by their number.

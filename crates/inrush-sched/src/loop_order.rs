@@ -186,7 +186,7 @@ fn merge(ex: &Exprs, group: &mut Group, uses: &[Vec<Use>]) {
     let shared = shared - gone;
     // Axes of one body.
     for (b, list) in group.bodies.iter_mut().zip(&mut positions) {
-        let scans = b.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
+        let scans = b.stmts.iter().any(Stmt::is_along_row);
         let mut k = shared;
         while k + 1 < b.axes.len() {
             let (x, y) = (b.axes[k], b.axes[k + 1]);

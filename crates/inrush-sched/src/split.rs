@@ -157,7 +157,7 @@ fn breaks_rows(ex: &Exprs, body: &Body, threads: i64) -> bool {
 fn splittable(ex: &Exprs, body: &Body) -> bool {
     let levels = body.levels(ex);
     body.stmts.iter().zip(levels).all(|(s, level)| match s {
-        Stmt::Scan { .. } => false,
+        Stmt::Scan { .. } | Stmt::Sort { .. } => false,
         Stmt::Store { mode, .. } => level == Level::Outer && *mode == StoreMode::Set,
         _ => true,
     })

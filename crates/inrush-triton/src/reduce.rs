@@ -5,6 +5,7 @@
 //! | persistent | `a0 = tile`, then `a0 = tl.sum(a0, axis)` |
 //! | looped | `a0 = tl.full(..)`, in the loop `a0 += tile`, then `a0 = tl.sum(a0, axis)` |
 //! | running | `tl.associative_scan(tile, axis, f)`; in a loop combined with a carry |
+//! | sort | `tl.sort(tile, axis)`, which is bitonic; keys past the end are the greatest |
 //!
 //! In a loop each lane of the tile accumulates on its own: the lanes are combined once, after the
 //! last step. Elements past the end count as the neutral element.
@@ -313,6 +314,21 @@ impl Emitter<'_> {
         let step = self.reduced(a.op, a.dtype, &tile, axis);
         self.line(format!("{carry} = {f}({carry}, {step}{back})"));
         restored(&out, a.dtype, dtype)
+    }
+
+    /// A row in ascending order. Keys past the end are greater than all others, so that they stay there.
+    pub(crate) fn sorted(&mut self, value: ValId, dtype: DType) -> Result<String> {
+        let greatest = match dtype {
+            DType::I32 => i32::MAX.into(),
+            DType::I64 => i64::MAX,
+            _ => return Err(Error::internal(format!("a sort of {dtype}"))),
+        };
+        let (full, axis) = (self.full(), self.tile_axis()?);
+        let mut keys = self.spread(self.text(value)?, self.block.shapes[value.index()], full);
+        if let Some(mask) = self.mask(self.axis()?.1) {
+            keys = format!("tl.where({mask}, {keys}, {greatest})");
+        }
+        Ok(format!("tl.sort({keys}, {axis})"))
     }
 }
 

@@ -299,6 +299,12 @@ impl<'g> BodyBuilder<'g> {
         self.push(Stmt::Scan { op, value, dtype })
     }
 
+    /// Sorts keys along the only reduction axis, ascending. Of `i32` or `i64`, for GPUs.
+    pub fn sort(&mut self, value: StmtId) -> StmtId {
+        let dtype = self.dtype(value);
+        self.push(Stmt::Sort { value, dtype })
+    }
+
     /// Returns a summand that is the only one as the sum of it and zero. Eager's sums start from zero, so that the sum of -0 is
     /// +0; the loop of a single step, which would do the same, is left out later.
     /// Holds for floats only: integers have one zero.

@@ -38,6 +38,7 @@ use crate::{Args, Builder, Call, Lower, Meta, Route, Row, Tensor};
 use inrush_base::Result;
 use inrush_graph::{Type, ValueId};
 
+pub use index::packed_sort::sorts_in_kernel;
 pub use index::sort::selects;
 pub use table::lookup;
 

@@ -551,7 +551,8 @@ fn scan(m: &mut Make) -> Option<ValueId> {
 /// Draws a sort or the largest elements. Only the values are compared, since equal elements may
 /// come in any order.
 fn order(m: &mut Make) -> Option<ValueId> {
-    let dtype = m.r.of(&[DType::F32, DType::I64, DType::BF16]);
+    let dtype =
+        m.r.of(&[DType::F32, DType::I64, DType::BF16, DType::I32, DType::U8]);
     let rank = m.r.of(&[1, 2, 3]);
     let sizes: Vec<i64> = (0..rank).map(|_| m.up_to(24).max(1)).collect();
     let x = m.input(dtype, &sizes);

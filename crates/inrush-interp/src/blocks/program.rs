@@ -349,6 +349,10 @@ impl Program<'_, '_> {
             self.values[v.index()] = self.running(acc, value)?;
             return Ok(());
         }
+        if let Def::Sorted { value } = block.value(v).def {
+            self.values[v.index()] = self.sorted(value)?;
+            return Ok(());
+        }
         let mut out = Vec::new();
         for lane in self.lanes_of(shape) {
             out.push(self.element(v, &lane)?);
@@ -406,6 +410,7 @@ impl Program<'_, '_> {
                 sum.ok_or_else(|| Error::internal("a sum without a product"))?
             }
             Def::Running { .. } => return Err(Error::internal("a scan of one lane")),
+            Def::Sorted { .. } => return Err(Error::internal("a sort of one lane")),
         })
     }
 

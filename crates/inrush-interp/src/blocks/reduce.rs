@@ -265,6 +265,26 @@ impl Program<'_, '_> {
     }
 }
 
+impl Program<'_, '_> {
+    /// The rows of the tile in ascending order.
+    pub(super) fn sorted(&self, value: ValId) -> Result<Vec<Scalar>> {
+        let (axis, grid) = (self.axis()?, self.grid());
+        let mut out = Vec::new();
+        // The sorted axis is the last one, so rows follow each other.
+        for point in self.lanes_of(grid) {
+            let keys = (0..self.lanes[axis]).map(|at| {
+                let mut lane = point;
+                lane[axis] = at;
+                self.value(value, &lane)
+            });
+            let mut row = keys.collect::<Result<Vec<Scalar>>>()?;
+            row.sort_by_key(|v| v.as_i64());
+            out.append(&mut row);
+        }
+        Ok(out)
+    }
+}
+
 /// Rounds to `d`, as each operation of a program does.
 fn round(v: f64, d: DType) -> f64 {
     Scalar::Float(v).convert(d).as_f64()

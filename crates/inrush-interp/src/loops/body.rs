@@ -14,7 +14,8 @@
 //! phase Before is still there in the later ones.
 //!
 //! A reduction keeps a partial result between points and has no value before phase After. A scan
-//! has one at each point and starts anew with each row along the last reduction axis.
+//! has one at each point and starts anew with each row along the last reduction axis. The keys of a
+//! sort are computed at all points of its row before the points run, without stores.
 
 use super::{Run, for_each_point};
 use crate::index::{Index, size, sizes};
@@ -42,6 +43,8 @@ struct Prepared<'b> {
     values: Vec<Scalar>,
     /// Running state of reductions and scans: value (in the wide format when asked) and index of an extreme.
     state: Vec<Partial>,
+    /// By statement: the row that a sort gives, empty for all others.
+    sorted: Vec<Vec<Scalar>>,
 }
 
 /// The partial result of a reduction or scan. `at` is meaningful for the arg kinds.
@@ -81,6 +84,7 @@ impl Run<'_> {
             if n_inner == 0 {
                 return Ok(());
             }
+            self.sort_rows(&mut pre, at.len(), inner, sum)?;
             pre.state.fill(EMPTY);
             let mut k = 0;
             for_each_point(inner, |r| {
@@ -132,7 +136,43 @@ impl Run<'_> {
             slots: vec![0; slots.len()],
             values: vec![Scalar::Int(0); body.stmts.len()],
             state: vec![EMPTY; body.stmts.len()],
+            sorted: vec![Vec::new(); body.stmts.len()],
         })
+    }
+
+    /// Sorts the row of each sort, in the order of the statements, so that a later one may use an earlier one. Evaluates what
+    /// stands before a sort at all points of the row, but for stores.
+    fn sort_rows(
+        &mut self,
+        pre: &mut Prepared,
+        outer: usize,
+        inner: &[i64],
+        sum: Option<Scalar>,
+    ) -> Result<()> {
+        for (k, s) in pre.body.stmts.iter().enumerate() {
+            let Stmt::Sort { value, .. } = s else {
+                continue;
+            };
+            let mut row = Vec::new();
+            for_each_point(inner, |r| {
+                pre.slots[outer..outer + r.len()].copy_from_slice(r);
+                if r[r.len() - 1] == 0 {
+                    pre.restart_scans();
+                }
+                for j in 0..k {
+                    let stores = matches!(pre.body.stmts[j], Stmt::Store { .. });
+                    if pre.phases[j] == Phase::Inside && !stores {
+                        self.stmt(pre, j, sum)
+                            .map_err(|e| e.context(StmtId::from_index(j)))?;
+                    }
+                }
+                row.push(pre.values[value.index()]);
+                Ok(())
+            })?;
+            row.sort_by_key(|v| v.as_i64());
+            pre.sorted[k] = row;
+        }
+        Ok(())
     }
 
     /// Evaluates the statements of a phase. An error names the statement.
@@ -230,6 +270,11 @@ impl Run<'_> {
                 } else {
                     next.value.convert(*dtype)
                 }
+            }
+            Stmt::Sort { .. } => {
+                let at = pre.slots[body.axes.len() - 1];
+                let key = usize::try_from(at).ok().and_then(|i| pre.sorted[k].get(i));
+                *key.ok_or_else(|| Error::internal("a sort of another row"))?
             }
             Stmt::Acc { .. } => {
                 sum.ok_or_else(|| Error::internal("`acc` outside a contraction's epilogue"))?

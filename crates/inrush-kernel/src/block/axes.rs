@@ -193,7 +193,7 @@ pub(crate) fn share_all(flat: &mut Flat) {
         return;
     };
     let has = |f: &dyn Fn(&Stmt) -> bool| body.stmts.iter().any(f);
-    let scans = has(&|s| matches!(s, Stmt::Scan { .. }));
+    let scans = has(&Stmt::is_along_row);
     if scans && !has(&|s| matches!(s, Stmt::Reduce { .. })) {
         body.outer = body.axes.len().saturating_sub(1).max(body.outer);
     }
@@ -217,10 +217,10 @@ pub(crate) fn own(flat: &mut Flat) -> Result<Option<Axis>> {
                 "a kernel in which one body reduces at several points of its own",
             ));
         }
-        let scans = body.stmts.iter().any(|s| matches!(s, Stmt::Scan { .. }));
+        let scans = body.stmts.iter().any(Stmt::is_along_row);
         if scans && own.len() > 1 {
             return Err(Error::unsupported(
-                "a running reduction along one of several axes of a fused kernel",
+                "a running reduction or sort along one of several axes of a fused kernel",
             ));
         }
         let extent = ex.product(own.iter().map(|a| a.size));

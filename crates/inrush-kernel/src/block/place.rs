@@ -105,7 +105,9 @@ impl<'p, 'a> Placer<'p, 'a> {
             Def::Sum => self.grid | self.own,
             // A reduction is known for each point of the grid's dimensions.
             Def::Final(_) => self.grid,
-            Def::Running { value, .. } => operands(&[*value]) | self.own | self.grid,
+            Def::Running { value, .. } | Def::Sorted { value } => {
+                operands(&[*value]) | self.own | self.grid
+            }
             _ => {
                 let own = def.expr().map_or(0, |e| self.expr_shape(e));
                 own | operands(&def.operands())

@@ -49,7 +49,7 @@ pub(crate) fn group(
     let units = gpu.map_or(1, |g| g.multiprocessors as i64);
     let axes = tile_axes(&mut flat, locals)?;
     let tile = choose(sizes::choose(ex, &axes, &work, units));
-    check_tile(ex, tile, axes.own)?;
+    check_tile(ex, tile, axes.own, &work)?;
 
     let (role, reuse) = if tile.looped {
         (DimRole::Looped, Reuse::Streamed)
@@ -132,7 +132,7 @@ fn tile_axes(flat: &mut Flat, locals: &[BufId]) -> Result<TileAxes> {
 }
 
 /// Refuses sizes that a caller asks for and that no program can have.
-fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
+fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>, work: &Work) -> Result<()> {
     let powers = [tile.x, tile.y, tile.r, tile.warps as i64];
     if powers.iter().any(|n| n.count_ones() != 1)
         || tile.warps > 32
@@ -143,6 +143,11 @@ fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>) -> Result<()> {
     if own.is_some_and(|a| !tile.looped && tile.r < ex.range(a.size).hi) {
         return Err(Error::input(format!(
             "a tile of {tile} does not hold rows whole"
+        )));
+    }
+    if work.sorts && tile.looped {
+        return Err(Error::input(format!(
+            "a tile of {tile} does not hold the rows that are sorted"
         )));
     }
     Ok(())

@@ -74,7 +74,7 @@ impl Order {
             Def::Load { mask, .. } => mask.iter_mut().for_each(renumbered),
             Def::Op { args, .. } => args.iter_mut().for_each(renumbered),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => renumbered(arg),
-            Def::Running { value, .. } => renumbered(value),
+            Def::Running { value, .. } | Def::Sorted { value } => renumbered(value),
             Def::Indirect { value, mask, .. } => {
                 renumbered(value);
                 mask.iter_mut().for_each(renumbered);

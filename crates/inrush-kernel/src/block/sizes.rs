@@ -7,6 +7,7 @@
 //! | column reduction | memory is contiguous across the reduced axis | `x` columns by `r` rows |
 //! | persistent reduction | a row fits a program | `x` rows, each whole |
 //! | looped reduction | it does not | a step of one row |
+//! | sort | rows are sorted | `x` rows, each whole, 8 keys to a thread |
 //!
 //! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
 //! several short ones to a warp; column sums in tiles of 16 x 64, of few rows with a thread for each column; norms of odd rows
@@ -31,6 +32,11 @@ const COLUMNS: i64 = 64;
 const FEW_ROWS: i64 = 16;
 /// Programs for each multiprocessor up to which the rows of a lone sum take fewer registers, so that all of them run at once.
 const WAVES: i64 = 32;
+/// Elements of the longest row that a program sorts.
+const SORTED: i64 = 4096;
+/// Keys that a thread holds of rows that are sorted. Exchanges among them need no other thread, but all of them are instructions of
+/// their own: with 16 a row of 4,096 is 690 KB of machine code for an H100, with 8 half of that.
+const KEYS: i64 = 8;
 
 impl Tile {
     /// One point, one warp: what the kinds of work start from.
@@ -73,6 +79,9 @@ pub(super) fn choose(ex: &Exprs, axes: &TileAxes, work: &Work, units: i64) -> Ti
             pointwise(&points, work)
         };
     };
+    if work.sorts {
+        return sort(&points, ex.range(own.size).hi, axes.columns);
+    }
     let row = Row::new(ex, own);
     // Each load of a whole row takes registers until the reduction is done.
     let limit = match work.loads {
@@ -268,6 +277,31 @@ fn persistent_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     }
 }
 
+/// Sizes a tile of rows that are sorted, of at most `bound` elements. Rows of up to 512 are sorted within a warp, by shuffles; several
+/// short ones share it. Of columns there are as many side by side as fill a sector of memory, unless those are too many keys.
+fn sort(points: &Points, bound: i64, columns: bool) -> Tile {
+    let &Points { nx, ny, units, .. } = points;
+    let whole = power(bound.min(SORTED));
+    let one_warp = 32 * KEYS;
+    let (target, most, least) = match columns {
+        true => (16 * one_warp, 16, 8),
+        false => (one_warp, one_warp, 1),
+    };
+    let mut rows = (target / whole).clamp(1, most).min(power(nx));
+    while rows > least && ny * (nx / rows) < 4 * units {
+        rows /= 2;
+    }
+    Tile {
+        x: rows,
+        r: whole,
+        warps: match rows * whole {
+            ..=SHORT => 1,
+            keys => power(keys / one_warp).min(16) as u32,
+        },
+        ..Tile::PLAIN
+    }
+}
+
 /// Sizes a step along a row that is too long to be held.
 fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     let (step, warps) = if points.nx < points.units {
@@ -450,6 +484,8 @@ pub(super) struct Work {
     turned: bool,
     /// There is nothing but one reduction of what one load brings.
     lone: bool,
+    /// Rows are sorted.
+    pub sorts: bool,
 }
 
 impl Work {
@@ -465,6 +501,7 @@ impl Work {
             again: false,
             turned: false,
             lone: false,
+            sorts: false,
         };
         let mut first: Option<Sym> = None;
         let (mut reductions, mut written, mut some) = (0, false, false);
@@ -494,6 +531,7 @@ impl Work {
                         }
                     }
                     Stmt::Reduce { .. } => reductions += 1,
+                    Stmt::Sort { .. } => out.sorts = true,
                     _ => {}
                 }
             }

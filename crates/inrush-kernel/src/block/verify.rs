@@ -632,7 +632,7 @@ impl Verifier<'_> {
         let spans = match &value.def {
             Def::Sum if self.block.attention.is_some() => grid | self.reduced()?,
             Def::Sum | Def::Final(_) => grid,
-            Def::Running { .. } => of_operands | self.reduced()? | grid,
+            Def::Running { .. } | Def::Sorted { .. } => of_operands | self.reduced()? | grid,
             def => def.expr().map_or(0, |e| self.expr_shape(e)) | of_operands,
         };
         if shape != spans {
@@ -657,6 +657,9 @@ impl Verifier<'_> {
             }
             Def::Final(acc) => self.total(*acc, value.dtype)?,
             Def::Running { acc, value: of } => self.running(*acc, *of)?,
+            Def::Sorted { .. } if self.is_looped(self.reduced()?) => {
+                return broken("a sort of rows that are not held whole");
+            }
             _ => {}
         }
         match &mut self.inner {

@@ -95,6 +95,7 @@ impl Lowering<'_, '_> {
             Stmt::Scan { op, value, dtype } => {
                 return self.accumulate(*op, *value, *dtype, true).map(Some);
             }
+            Stmt::Sort { value, dtype } => return self.sort(*value, *dtype).map(Some),
             Stmt::Acc { dtype } => {
                 let id = self.b.value(Value {
                     def: Def::Sum,
@@ -418,6 +419,26 @@ impl Lowering<'_, '_> {
             after: (self.outer > 0).then_some((self.nest, self.outer)),
             pinned: true,
         };
+        Ok(id)
+    }
+
+    /// Returns the value of a sort, which a program does that holds the row.
+    fn sort(&mut self, value: StmtId, dtype: DType) -> Result<ValId> {
+        if self.b.reuse != Reuse::Whole {
+            return Err(Error::unsupported("a sort of rows that no program holds"));
+        }
+        let value = self.val(value)?;
+        let nest = &mut self.b.nests[self.nest];
+        (nest.ordered, nest.scans) = (true, true);
+        let own = nest.axes.iter().map(|a| a.sym).collect::<Vec<Sym>>();
+        let id = self.b.value(Value {
+            def: Def::Sorted { value },
+            dtype,
+        });
+        let bits = own.iter().fold(0, |acc, s| acc | self.b.bits[s]);
+        let info = &mut self.b.infos[id.index()];
+        info.bits |= bits;
+        info.pinned = true;
         Ok(id)
     }
 

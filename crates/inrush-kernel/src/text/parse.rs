@@ -538,6 +538,9 @@ impl Parser<'_> {
                 let value = self.value()?;
                 Def::Running { acc, value }
             }
+            "sorted" => Def::Sorted {
+                value: self.value()?,
+            },
             other => {
                 let Some(op) = ScalarOp::parse(other) else {
                     return Err(self.s.error(format!("unknown operation `{other}`")));

@@ -257,6 +257,7 @@ pub(crate) fn show_def(
         ),
         Def::Final(a) => format!("final {a}"),
         Def::Running { acc, value } => format!("running {acc}, {value}"),
+        Def::Sorted { value } => format!("sorted {value}"),
         Def::Sum => "sum".into(),
     }
 }

@@ -671,6 +671,10 @@ impl<'a> Reader<'a> {
             let value = self.value(dtypes)?;
             return Ok(Stmt::Scan { op, value, dtype });
         }
+        if word == "sort" {
+            let value = self.value(dtypes)?;
+            return Ok(Stmt::Sort { value, dtype });
+        }
         let Some(op) = ScalarOp::parse(word) else {
             return Err(self.s.error(format!("unknown operation `{word}`")));
         };

@@ -237,6 +237,7 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
         Stmt::Bitcast { arg, from, to } => format!("bitcast {arg} from {from} to {to}"),
         Stmt::Reduce { op, value, .. } => format!("reduce.{} {value}", op.text()),
         Stmt::Scan { op, value, .. } => format!("scan.{} {value}", op.text()),
+        Stmt::Sort { value, .. } => format!("sort {value}"),
         Stmt::Acc { .. } => "acc".into(),
         Stmt::Indirect {
             value,

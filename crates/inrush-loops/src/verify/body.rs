@@ -296,6 +296,18 @@ impl<'a> Check<'a> {
                     Ok(_) => {}
                 }
             }
+            Stmt::Sort { value, dtype } => {
+                if self.body.reduction_axes().len() != 1 {
+                    self.say(s, "a sort runs along one reduction axis");
+                }
+                match self.dtypes[value.index()] {
+                    d if !matches!(d, DType::I32 | DType::I64) => {
+                        self.say(s, format!("keys cannot be {d}"));
+                    }
+                    d if d != *dtype => self.say(s, format!("gives {d}, not {dtype}")),
+                    _ => {}
+                }
+            }
             Stmt::Acc { dtype } => match self.node {
                 Node::Contraction(c) if c.dtype == *dtype => {}
                 Node::Attention(_) if *dtype == DType::F32 => {}

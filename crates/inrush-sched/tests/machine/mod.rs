@@ -433,6 +433,7 @@ impl Machine<'_> {
                 return;
             }
             Stmt::Reduce { .. } | Stmt::Scan { .. } => return,
+            Stmt::Sort { .. } => panic!("plans of GPUs sort, which do not run here"),
         };
     }
 }

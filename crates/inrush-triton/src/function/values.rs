@@ -67,6 +67,7 @@ impl Emitter<'_> {
             Def::Sum => "acc".to_string(),
             Def::Final(a) => self.final_value(*a, value.dtype)?,
             Def::Running { acc, value: of } => self.running(*acc, *of, value.dtype)?,
+            Def::Sorted { value: of } => self.sorted(*of, value.dtype)?,
             Def::Index(e) if self.facts.narrow.contains(&v) => format!("({})", self.offset(*e)?),
             Def::Index(e) => self.index(*e, value.dtype)?,
             Def::Load {
@@ -130,6 +131,10 @@ impl Emitter<'_> {
                 _ => self.text(*a)?,
             });
         }
+        if let Some(by) = self.shift_by_constant(op, args) {
+            let sign = if op == ScalarOp::Shl { "<<" } else { ">>" };
+            return Ok(format!("{} {sign} {by}", texts[0]));
+        }
         match self.divisor_of_row(v, op, args) {
             Some(c) => {
                 let [c, r] = [c, 1.0 / c].map(|f| types::literal(Scalar::Float(f), d));
@@ -137,6 +142,16 @@ impl Emitter<'_> {
             }
             None => ops::spell(op, &texts, d),
         }
+    }
+
+    /// Returns the number of bits of a shift that is known to be in range.
+    fn shift_by_constant(&self, op: ScalarOp, args: &[ValId]) -> Option<i64> {
+        if !matches!(op, ScalarOp::Shl | ScalarOp::Shr) {
+            return None;
+        }
+        let by = self.constant(*args.get(1)?)?.as_i64();
+        let bits = 8 * self.dtype(args[0]).size() as i64;
+        (0..bits).contains(&by).then_some(by)
     }
 
     /// Returns the text of a value whose bits are taken for another dtype.

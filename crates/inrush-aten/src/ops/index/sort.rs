@@ -19,10 +19,13 @@
 //! steps are stable, and the order is PyTorch's: ascending with NaN last, or exactly reversed
 //! with ties still in order of position.
 //!
+//! On GPUs a program that holds a row sorts it by a network instead (`packed_sort`).
+//!
 //! The few greatest (`topk` with small `k`) are found by `k` passes over the row, without
 //! sorting. Searching (`searchsorted`) is binary search with a number of steps that the
 //! extent bounds.
 
+use super::packed_sort::{packed, sorts_in_kernel};
 use crate::lower::Processor;
 use crate::ops::{decomposed, lowered};
 use crate::props::{Library, Prop, SortAxis};
@@ -302,6 +305,10 @@ fn ordered<'g>(
         sizes[dim] = count;
         let types = values_and_places(exprs, x.dtype, sizes);
         return lw.library(function, params, std::slice::from_ref(x), &types);
+    }
+    let longest = exprs.range(x.sizes[dim]).hi;
+    if lw.processor == Processor::Gpu && sorts_in_kernel(x.dtype, longest) {
+        return packed(lw, x, dim, count, descending);
     }
     let sorted = in_order(lw, x, dim, descending);
     let mut out = vec![sorted.values];
