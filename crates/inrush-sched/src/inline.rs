@@ -602,6 +602,13 @@ impl Judge<'_> {
         }
     }
 
+    /// Returns how many loads a GPU may repeat besides [`Options::inline_loads`], where all but one are of values of a row. A
+    /// normalisation's distance reads an element, the row's first element and a mean: written for its second reader, it would be
+    /// more memory than the elements.
+    fn row_loads(&self, p: &Info) -> i64 {
+        i64::from(self.tiles.is_some() && p.wide <= 1)
+    }
+
     /// Returns true if a result with several readers is so cheap that each may compute it: few operations, and what it loads stays
     /// in memory anyway.
     fn duplicable(&self, k: usize, infos: &[Info]) -> bool {
@@ -618,7 +625,8 @@ impl Judge<'_> {
         };
         let short = |b: BufId| elements(b).saturating_mul(4) <= p.points;
         let most = self.options.inline_ops + if split { MATH_OPS } else { 0 };
-        if p.ops > most || self.loads(p) > self.options.inline_loads as i64 {
+        let most_loads = self.options.inline_loads as i64 + self.row_loads(p);
+        if p.ops > most || self.loads(p) > most_loads {
             return false;
         }
         self.deps.reads[k].iter().all(|b| {
