@@ -97,7 +97,7 @@ def difference(f, x, n):
     except Exception as problem:  # All are tried.
         return f"{type(problem).__name__}: {str(problem)[:600]}"
     calls = [c for g in inrush.last_compile().graphs for c in g.calls]
-    if bool(calls) != (n > 16 and x.element_size() == 8):
+    if bool(calls) != (n > 512 or n > 16 and x.element_size() == 8):
         return f"{len(calls)} calls: {[(c.op, c.reason) for c in calls[:2]]}"
     wrong = [k for k, (g, w) in enumerate(zip(got, f(x), strict=True)) if not exact(g, w, f.__name__ != "values")]
     return f"results {wrong} differ" if wrong else None
@@ -172,7 +172,7 @@ def main():
     args = parser.parse_args()
     both = not (args.check or args.time)
     cpu = args.device == "cpu"
-    failed = check(args.device, args.only, (7, 33, 100) if cpu else (2, 7, 16, 17, 64, 100, 256, 1000, 4096)) if args.check or both else 0
+    failed = check(args.device, args.only, (7, 33, 100) if cpu else (2, 7, 16, 17, 64, 100, 256, 512, 1000)) if args.check or both else 0
     if (args.time or both) and not cpu:
         times(args.only, args.tune)
     sys.exit(failed > 0)

@@ -23,8 +23,11 @@ use inrush_base::{DType, Scalar};
 use inrush_expr::Expr;
 use inrush_loops::{ScalarOp as S, StmtId, StoreMode};
 
-/// Longest row that one program of a GPU sorts: 4,096 keys are 8 a thread of 16 warps.
-const LONGEST: i64 = 4096;
+/// Positions that a key has bits for.
+const POSITIONS: i64 = 4096;
+/// Longest row that one program of a GPU sorts. On an H200 rows of 512 floats take 0.38 of the library's time, rows of 1,000
+/// 1.5 times it.
+const LONGEST: i64 = 512;
 
 /// Bits of a key below the position.
 const BELOW: i64 = 1;
@@ -157,7 +160,7 @@ impl Keys {
 
     /// The position that a key came from.
     fn position(&self, body: &mut BodyBuilder, key: StmtId) -> StmtId {
-        let (below, all) = (int(body, BELOW, self.key), int(body, LONGEST - 1, self.key));
+        let (below, all) = (int(body, BELOW, self.key), int(body, POSITIONS - 1, self.key));
         let place = body.op(S::Shr, &[key, below]);
         let place = body.op(S::And, &[place, all]);
         body.cast(place, DType::I64)
