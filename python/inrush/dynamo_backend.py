@@ -240,6 +240,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         torch_internals.correct_metadata(gm)
         graph, kept = flex_attention.rewrite(user_kernels.rewrite(gm))
         report.kept = {"higher_order.flex_attention": kept} if kept is not None else {}
+        fallback.tell_cache()
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver())
         if later:

@@ -30,6 +30,15 @@ def report_failure(gm: Any, kind: str, error: BaseException) -> tuple[str, str |
     return first, folder
 
 
+def tell_cache() -> None:
+    """Warns, once for each cause, that what is built is kept in a temporary folder."""
+    notice = _native.cache_notice()
+    if notice is not None and notice not in _warned:
+        _warned.add(notice)
+        warnings.warn(notice, RuntimeWarning, stacklevel=2)
+        log.cache.warning(notice)
+
+
 def save(gm: Any, kind: str, cause: str) -> str | None:
     """Writes the graph, what its inputs are and the error; None where that cannot be done."""
     try:

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inrush import _native, log
+from inrush import _native, fallback, log
 from inrush._native import InputError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def aot_compile(
     if format == "aoti":
         # What is missing shows before anything is compiled.
         _native.check_aoti(wanted, _library_folders())
+    fallback.tell_cache()
     spec = program.call_spec
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:

@@ -137,9 +137,10 @@ def test_a_failing_c_compiler_when_strict(bad_compiler, monkeypatch):
 
 
 def test_a_full_disk(monkeypatch, tmp_path):
-    """A cache that cannot be written to: the folder is a file."""
+    """Neither the cache nor a temporary folder can be written to: both are a file."""
     (tmp_path / "cache").write_text("")
-    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("INRUSH_CACHE_DIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
     with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         got = torch.compile(lambda a: torch.tanh(a) * 20.25, backend="inrush")(torch.ones(3))

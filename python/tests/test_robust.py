@@ -147,6 +147,30 @@ def filled(tmp_path_factory):
     return folder / "cache", run
 
 
+def test_a_cache_that_cannot_be_written(tmp_path):
+    """Kernels are built among temporary files, and one warning says so."""
+    script = """
+        import warnings, torch, inrush
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for n in (3, 4):
+                f = torch.compile(lambda x: (x * n).sin() + 1, backend="inrush", options={"strict": True})
+                x = torch.randn(n, 5)
+                torch.testing.assert_close(f(x), (x * n).sin() + 1)
+        told = [str(w.message) for w in told if "cache folder" in str(w.message)]
+        assert len(told) == 1 and "INRUSH_CACHE_DIR" in told[0], told
+        assert inrush.last_compile().kernels
+    """
+    wanted = str(tmp_path / "file")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "temporary").mkdir()
+    env = {**os.environ, "INRUSH_CACHE_DIR": wanted, "TMPDIR": str(tmp_path / "temporary")}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (kept,) = (tmp_path / "temporary").glob("inrush-*")
+    assert list(kept.rglob("*.so"))
+
+
 @pytest.mark.parametrize("damage", ["truncated", "empty", "one bit", "no permission", "a folder"])
 def test_damaged_entries(filled, damage, tmp_path):
     """Another process finds every file of the cache damaged, and compiles anew."""

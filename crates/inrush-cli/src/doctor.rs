@@ -7,7 +7,7 @@
 use crate::args::{CacheArgs, DoctorArgs};
 use crate::out::say;
 use inrush_base::{Error, Result};
-use inrush_runtime::cache::Cache;
+use inrush_runtime::cache::{Cache, CachePlace};
 use inrush_runtime::cc::{Compiler, Target, has_vector_math};
 use std::process::ExitCode;
 
@@ -67,7 +67,8 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
             "none: math functions run one element at a time".into()
         },
     });
-    let cache = Cache::open_default();
+    let place = CachePlace::find();
+    let cache = Cache::at(place.dir);
     let usage = cache.usage();
     let writable = std::fs::create_dir_all(cache.dir())
         .and_then(|()| tempfile::tempfile_in(cache.dir()).map(drop))
@@ -77,11 +78,13 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
         ok: writable.is_ok(),
         detail: match writable {
             Ok(()) => {
+                let notice = place.notice.map(|n| format!("; {n}"));
                 format!(
-                    "{}: {} objects, {:.1} MB",
+                    "{}: {} objects, {:.1} MB{}",
                     cache.dir().display(),
                     usage.entries,
-                    usage.bytes as f64 / 1e6
+                    usage.bytes as f64 / 1e6,
+                    notice.unwrap_or_default()
                 )
             }
             Err(e) => format!(

@@ -3,6 +3,7 @@
 use clap::{CommandFactory, Parser};
 use inrush_base::Error;
 use inrush_cli::args::{Cli, Command};
+use inrush_runtime::cache::CachePlace;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -14,7 +15,11 @@ fn main() -> ExitCode {
     // Where no thread is to be had, memory comes when it is touched.
     // Pages are touched in parallel with the import.
     let _ = std::thread::Builder::new().spawn(inrush_alloc::warm);
-    match dispatch(cli) {
+    let done = dispatch(cli);
+    if let Some(notice) = CachePlace::last_notice() {
+        eprintln!("inrush: {notice}");
+    }
+    match done {
         Ok(code) => code,
         Err(e) => {
             eprintln!("inrush: {e}");

@@ -309,7 +309,18 @@ fn the_machine_is_at_fault() {
     // A file where the cache directory should be.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    fails(&inrush(&file, &[], &run), 3, &["cache", "INRUSH_CACHE_DIR"]);
+    let temporary = tempfile::tempdir().unwrap();
+    let elsewhere = [("TMPDIR", temporary.path().to_str().unwrap())];
+    let ran = inrush(&file, &elsewhere, &run);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("INRUSH_CACHE_DIR"));
+    // Nothing can be written at all.
+    let nowhere = [("TMPDIR", file.to_str().unwrap())];
+    fails(
+        &inrush(&file, &nowhere, &run),
+        3,
+        &["cache", "INRUSH_CACHE_DIR"],
+    );
     let doctor = inrush(&file, &[("CC", "/nonexistent/cc")], &["doctor"]);
     assert_eq!(doctor.status.code(), Some(3));
     assert!(text(&doctor.stdout).contains("FAIL"));

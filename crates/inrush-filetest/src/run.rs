@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     special: bool,
     interpreted: bool,
     rewritten: bool,
-    /// What libraries compute for the rewritten graph.
+    /// Libraries that compute calls of the rewritten graph.
     libraries: Libraries,
     lowered: bool,
     brief: bool,

@@ -74,6 +74,12 @@ mod _native {
         inrush_runtime::cache::Cache::default_dir()
     }
 
+    /// Says why the folder that the environment names does not hold the caches; None if it does.
+    #[pyfunction]
+    fn cache_notice() -> Option<String> {
+        inrush_runtime::cache::CachePlace::find().notice
+    }
+
     /// Returns true if an expression of sizes can represent a SymInt. Any other has to be computed
     /// by a node of the graph.
     #[pyfunction]

@@ -3,6 +3,7 @@
 //! Entries are written under a temporary name and renamed, checked by digest when read, and rebuilt when damaged. A lock
 //! file for each key makes two processes that want one entry build it once.
 
+pub use crate::cache_place::CachePlace;
 use inrush_base::{Error, Result};
 use std::fs::{self, File};
 use std::io;
@@ -29,17 +30,9 @@ pub struct Usage {
 }
 
 impl Cache {
-    /// `$INRUSH_CACHE_DIR`, else `$XDG_CACHE_HOME/inrush`, else `~/.cache/inrush`, else a folder in the temporary directory.
+    /// Returns the folder of the caches, see [`CachePlace`].
     pub fn default_dir() -> PathBuf {
-        let env = |name: &str| {
-            std::env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
-        env("INRUSH_CACHE_DIR")
-            .or_else(|| env("XDG_CACHE_HOME").map(|d| d.join("inrush")))
-            .or_else(|| env("HOME").map(|d| d.join(".cache").join("inrush")))
-            .unwrap_or_else(|| std::env::temp_dir().join("inrush-cache"))
+        CachePlace::find().dir
     }
 
     pub fn open_default() -> Cache {

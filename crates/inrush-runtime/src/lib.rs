@@ -6,6 +6,7 @@
 mod arena;
 mod bind;
 pub mod cache;
+mod cache_place;
 pub mod cc;
 mod checked;
 mod contract;

@@ -160,7 +160,10 @@ impl Keys {
 
     /// The position that a key came from.
     fn position(&self, body: &mut BodyBuilder, key: StmtId) -> StmtId {
-        let (below, all) = (int(body, BELOW, self.key), int(body, POSITIONS - 1, self.key));
+        let (below, all) = (
+            int(body, BELOW, self.key),
+            int(body, POSITIONS - 1, self.key),
+        );
         let place = body.op(S::Shr, &[key, below]);
         let place = body.op(S::And, &[place, all]);
         body.cast(place, DType::I64)
