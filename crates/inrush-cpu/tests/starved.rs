@@ -92,7 +92,7 @@ fn a_starved_team_is_left_for_threads_of_our_own() {
             }
         });
         let began = Instant::now();
-        while !left.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(120) {
+        while !left.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(400) {
             let sum = AtomicUsize::new(0);
             pool.parallel_for(64, 1, &|r| {
                 let own = std::thread::current()
