@@ -1,5 +1,8 @@
 //! Graphs whose declared sizes do not fit: every operator refuses them, and none panics or allocates for them.
 
+mod common;
+
+use common::Random;
 use inrush_aten::example::{Example, example};
 use inrush_base::{Result, Scalar};
 use inrush_graph::{Arg, Graph, TensorType, Type, ValueId};
@@ -125,19 +128,9 @@ fn every_operator_knows_the_sizes_of_its_results() {
     assert!(tried > 5000, "{tried} graphs");
 }
 
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 9) % n as u64) as usize
-    }
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())].clone()
-    }
+/// Returns one of several values.
+fn pick<T: Clone>(r: &mut Random, of: &[T]) -> T {
+    of[r.below(of.len())].clone()
 }
 
 #[test]
@@ -159,12 +152,12 @@ fn no_graph_of_other_sizes_and_arguments_panics() {
     for (_, e, tensors) in examples() {
         for _ in 0..100 {
             let mut g = e.graph.clone();
-            for _ in 0..r.pick(&[1, 2, 3]) {
-                if !tensors.is_empty() && r.pick(&[true, false]) {
-                    let (v, sizes) = r.pick(&tensors);
-                    g = resized(&g, v, &r.pick(&others(&sizes)));
+            for _ in 0..pick(&mut r, &[1, 2, 3]) {
+                if !tensors.is_empty() && pick(&mut r, &[true, false]) {
+                    let (v, sizes) = pick(&mut r, &tensors);
+                    g = resized(&g, v, &pick(&mut r, &others(&sizes)));
                 }
-                let n = g.exprs.int(r.pick(&extremes));
+                let n = g.exprs.int(pick(&mut r, &extremes));
                 let args = &mut g.nodes[0].args;
                 if args.is_empty() {
                     continue;
@@ -172,7 +165,7 @@ fn no_graph_of_other_sizes_and_arguments_panics() {
                 let k = r.below(args.len());
                 match &mut args[k] {
                     Arg::Int(e) => *e = n,
-                    Arg::Ints(es) if !es.is_empty() => match r.pick(&[0, 1, 2, 3]) {
+                    Arg::Ints(es) if !es.is_empty() => match pick(&mut r, &[0, 1, 2, 3]) {
                         0 => es.push(n),
                         1 => _ = es.pop(),
                         _ => {
@@ -180,9 +173,14 @@ fn no_graph_of_other_sizes_and_arguments_panics() {
                             es[k] = n;
                         }
                     },
-                    Arg::Values(vs) if r.pick(&[true, false]) => _ = vs.pop(),
-                    Arg::Value(_) if r.pick(&[true, false]) => {}
-                    a => *a = r.pick(&[Arg::None, Arg::Int(n), Arg::Ints(vec![]), Arg::Bool(true)]),
+                    Arg::Values(vs) if pick(&mut r, &[true, false]) => _ = vs.pop(),
+                    Arg::Value(_) if pick(&mut r, &[true, false]) => {}
+                    a => {
+                        *a = pick(
+                            &mut r,
+                            &[Arg::None, Arg::Int(n), Arg::Ints(vec![]), Arg::Bool(true)],
+                        )
+                    }
                 }
             }
             _ = survives(&g, &e.ranges);

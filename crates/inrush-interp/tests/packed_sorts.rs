@@ -1,5 +1,8 @@
 //! Sorts by packed keys give what sorts by comparing values give: drawn shapes, dtypes, dimensions, NaN, both zeros, ties.
 
+mod common;
+
+use common::Random;
 use inrush_aten::Processor;
 use inrush_base::{DType, Scalar};
 use inrush_interp::{LoopsOptions, Tensor, Value};
@@ -19,43 +22,31 @@ const DTYPES: [DType; 10] = [
     DType::F32,
 ];
 
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % n as u64) as usize
-    }
-
-    /// Few distinct values, so that most have equals, and the ends of the dtype.
-    fn value(&mut self, dtype: DType) -> Scalar {
-        const FLOATS: [f64; 12] = [
-            f64::NAN,
-            f64::INFINITY,
-            f64::NEG_INFINITY,
-            0.0,
-            -0.0,
-            1.5,
-            -1.5,
-            2.0,
-            -2.0,
-            6e-8,
-            -6e-8,
-            6e4,
-        ];
-        let value = match dtype.int_range() {
-            None => Scalar::Float(FLOATS[self.below(FLOATS.len())]),
-            Some((lo, hi)) => match self.below(4) {
-                0 => Scalar::Int(lo as i64),
-                1 => Scalar::Int(hi as i64),
-                _ => Scalar::Int((lo.max(-3) + self.below(6) as i128).min(hi) as i64),
-            },
-        };
-        value.convert(dtype)
-    }
+/// Few distinct values, so that most have equals, and the ends of the dtype.
+fn value(random: &mut Random, dtype: DType) -> Scalar {
+    const FLOATS: [f64; 12] = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        1.5,
+        -1.5,
+        2.0,
+        -2.0,
+        6e-8,
+        -6e-8,
+        6e4,
+    ];
+    let value = match dtype.int_range() {
+        None => Scalar::Float(FLOATS[random.below(FLOATS.len())]),
+        Some((lo, hi)) => match random.below(4) {
+            0 => Scalar::Int(lo as i64),
+            1 => Scalar::Int(hi as i64),
+            _ => Scalar::Int((lo.max(-3) + random.below(6) as i128).min(hi) as i64),
+        },
+    };
+    value.convert(dtype)
 }
 
 /// A graph of one sort or topk.
@@ -127,7 +118,7 @@ fn packed_keys_sort_as_comparisons_do() {
         let k = (random.below(3) == 0 && sizes[dim] > 9).then(|| 9 + random.below(sizes[dim] - 9));
         let text = graph(dtype, &sizes, dim, descending, k);
         let points: usize = sizes.iter().product();
-        let values: Vec<Scalar> = (0..points).map(|_| random.value(dtype)).collect();
+        let values: Vec<Scalar> = (0..points).map(|_| value(&mut random, dtype)).collect();
         let sizes: Vec<i64> = sizes.iter().map(|n| *n as i64).collect();
         let x = Tensor::from_scalars(dtype, &sizes, &values).expect("a tensor");
         let run = |loops: &Loops| {
