@@ -295,14 +295,6 @@ class CompiledPackage:
         if len(inputs) != len(self._inputs):
             raise InputError(f"the program takes {len(self._inputs)} inputs, not {len(inputs)}")
         for value, (name, _, constant, begins), want in zip(inputs, self._inputs, self._wanted):
-            if (
-                type(value) is self._tensor
-                and (value.dtype, value.dim()) == want
-                and not begins
-                and value.layout is torch.strided
-                and value.device == self.device
-            ):
-                continue
             if constant is not None and value != constant:
                 raise InputError(f"input `{name}` was exported as {constant!r} and takes nothing else")
             if want is None:

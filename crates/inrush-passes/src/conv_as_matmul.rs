@@ -86,14 +86,10 @@ fn run(graph: &mut Graph, cx: &Context) {
         let free = !cx.is_kept(node);
         free.then(|| Shape::of(graph, node, limits)).flatten()
     };
-    let mut convolutions = graph.nodes.iter().filter(|n| n.op == CONVOLUTION);
-    let applies = if has_library {
-        graph.nodes.iter().any(|n| n.op == CONVOLUTION)
-            && convolutions.all(|n| shape(graph, n).is_some())
-    } else {
-        convolutions.any(|n| shape(graph, n).is_some())
-    };
-    if !applies || !is_plain(graph, cx) {
+    let convolutions = graph.nodes.iter().filter(|n| n.op == CONVOLUTION);
+    let fit: Vec<bool> = convolutions.map(|n| shape(graph, n).is_some()).collect();
+    let some = fit.contains(&true) && !(has_library && fit.contains(&false));
+    if !some || !is_plain(graph, cx) {
         return;
     }
     let (mut out, nodes) = Relayout::of(graph, cx);

@@ -19,6 +19,7 @@
 
 use crate::convolution::CONVOLUTION;
 use crate::{Context, Pass};
+use inrush_aten::bind;
 use inrush_graph::{Arg, Graph, Node};
 
 pub(crate) const PASS: Pass = Pass {
@@ -49,32 +50,32 @@ fn arguments(graph: &Graph, node: &Node) -> Option<Vec<Arg>> {
         "aten.conv3d.default" => 3,
         _ => return None,
     };
-    let [Arg::Value(input), Arg::Value(filters), rest @ ..] = node.args.as_slice() else {
-        return None;
+    let ex = &graph.exprs;
+    let schema = inrush_aten::lookup(&node.op)?.schema();
+    let args = bind::complete(ex, schema, node.args.clone()).ok()?;
+    let [input, filters, bias, stride, padding, dilation, groups] =
+        <[Arg; 7]>::try_from(args).ok()?;
+    let has_batch = |a: &Arg| match a {
+        Arg::Value(v) => (graph.tensor(*v)).is_ok_and(|t| t.rank() == spatial + 2),
+        _ => false,
     };
-    let rank = spatial + 2;
-    if graph.tensor(*input).ok()?.rank() != rank || graph.tensor(*filters).ok()?.rank() != rank {
+    if !has_batch(&input) || !has_batch(&filters) {
         return None;
     }
-    let ex = &graph.exprs;
-    let numbers = |at: usize, default: i64| match rest.get(at) {
-        None => Some(Arg::Ints(vec![ex.int(default); spatial])),
-        Some(Arg::Int(one)) => Some(Arg::Ints(vec![*one; spatial])),
-        Some(Arg::Ints(all)) => match all.as_slice() {
-            [one] => Some(Arg::Ints(vec![*one; spatial])),
-            all => (all.len() == spatial).then(|| Arg::Ints(all.to_vec())),
-        },
-        Some(_) => None,
+    let numbers = |a: Arg| match a {
+        Arg::Ints(all) if all.len() == 1 => Some(Arg::Ints(vec![all[0]; spatial])),
+        Arg::Ints(all) if all.len() == spatial => Some(Arg::Ints(all)),
+        _ => None,
     };
     Some(vec![
-        Arg::Value(*input),
-        Arg::Value(*filters),
-        rest.first().cloned().unwrap_or(Arg::None),
-        numbers(1, 1)?,
-        numbers(2, 0)?,
-        numbers(3, 1)?,
+        input,
+        filters,
+        bias,
+        numbers(stride)?,
+        numbers(padding)?,
+        numbers(dilation)?,
         Arg::Bool(false),
         Arg::Ints(vec![ex.int(0); spatial]),
-        rest.get(4).cloned().unwrap_or_else(|| Arg::Int(ex.int(1))),
+        groups,
     ])
 }

@@ -91,13 +91,16 @@ fn column(b: &mut Builder, x: ValueId) -> Result<ValueId> {
 
 /// Returns a mask of the indices that are no padding; `None` without padding.
 fn counted(b: &mut Builder, args: &Args, indices: ValueId) -> Result<Option<ValueId>> {
-    let mut padding = match args.op.schema().position("padding_idx") {
-        Some(_) if !matches!(args.arg("padding_idx")?, Arg::None) => args.int("padding_idx")?,
-        _ => return Ok(None),
+    let schema = args.op.schema();
+    let Some(at) = schema.position("padding_idx") else {
+        return Ok(None);
+    };
+    let Some(mut padding) = args.opt_int("padding_idx")? else {
+        return Ok(None);
     };
     if b.exprs.range(padding).hi < 0 {
         // Where none has a word of its own, a negative row is counted from the end.
-        if !args.op.row.schema.contains("int? padding_idx") {
+        if !schema.params[at].optional {
             return Ok(None);
         }
         let rows = b.sizes(args.value("weight")?)?[0];

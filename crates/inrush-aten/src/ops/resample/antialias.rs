@@ -13,7 +13,8 @@
 //! elements of its window.
 
 use crate::ops::decomposed as row;
-use crate::ops::resample::upsample::{Axis, axes};
+use crate::ops::resample::backward::ALIGNED_2D;
+use crate::ops::resample::upsample::{Axis, VEC_ALIGN, axes};
 use crate::props::Prop;
 use crate::{Args, Builder, Row};
 use inrush_base::{DType, Error, Result};
@@ -212,22 +213,19 @@ fn backward(b: &mut Builder, args: &Args, filter: Filter) -> Result<Vec<ValueId>
     Ok(vec![b.cast(y, own)?])
 }
 
-const VEC: &str =
-    "(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor";
 const SIZES: &str = "(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor";
-const BACKWARD: &str = "(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor";
 
 pub const ROWS: &[Row] = &[
     row(
         "aten._upsample_bilinear2d_aa.vec",
-        VEC,
+        VEC_ALIGN,
         |b, a| resample(b, a, Filter::Linear, "input"),
         "(f32[1,2,7,9], [3,11], false, none)",
     )
     .with(&[Prop::Spatial(2)]),
     row(
         "aten._upsample_bicubic2d_aa.vec",
-        VEC,
+        VEC_ALIGN,
         |b, a| resample(b, a, Filter::Cubic, "input"),
         "(f32[1,2,7,9], none, false, [0.4,1.5])",
     )
@@ -248,14 +246,14 @@ pub const ROWS: &[Row] = &[
     .with(&[Prop::Spatial(2)]),
     row(
         "aten._upsample_bilinear2d_aa_backward.default",
-        BACKWARD,
+        ALIGNED_2D,
         |b, a| backward(b, a, Filter::Linear),
         "(f32[1,2,3,11], [3,11], [1,2,7,9], false)",
     )
     .with(&[Prop::Spatial(2)]),
     row(
         "aten._upsample_bicubic2d_aa_backward.default",
-        BACKWARD,
+        ALIGNED_2D,
         |b, a| backward(b, a, Filter::Cubic),
         "(f32[1,2,5,4], [5,4], [1,2,7,9], true)",
     )

@@ -287,7 +287,7 @@ const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'s
 const NEAREST_1D: &str = "(Tensor grad_output, SymInt[1] output_size, SymInt[3] input_size, float? scales=None) -> Tensor";
 const NEAREST_2D: &str = "(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, float? scales_h=None, float? scales_w=None) -> Tensor";
 const NEAREST_3D: &str = "(Tensor grad_output, SymInt[3] output_size, SymInt[5] input_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor";
-const ALIGNED_2D: &str = "(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor";
+pub(in crate::ops) const ALIGNED_2D: &str = "(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor";
 
 pub const ROWS: &[Row] = &[
     row(

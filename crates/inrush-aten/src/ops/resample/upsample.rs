@@ -435,7 +435,7 @@ const fn row(name: &'static str, schema: &'static str, f: Lowering, example: &'s
 }
 
 const VEC: &str = "(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor";
-const VEC_ALIGN: &str =
+pub(in crate::ops) const VEC_ALIGN: &str =
     "(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor";
 
 const NEAREST_3D: &str = "(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor";
