@@ -68,11 +68,9 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
         },
     });
     let place = CachePlace::find();
+    let writable = place.try_writing();
     let cache = Cache::at(place.dir);
     let usage = cache.usage();
-    let writable = std::fs::create_dir_all(cache.dir())
-        .and_then(|()| tempfile::tempfile_in(cache.dir()).map(drop))
-        .map_err(|e| e.to_string());
     findings.push(Finding {
         what: "cache",
         ok: writable.is_ok(),

@@ -49,6 +49,14 @@ impl CachePlace {
         place
     }
 
+    /// Writes a file without a name into the folder, or where it would be made.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    pub fn try_writing(&self) -> io::Result<()> {
+        try_writing(nearest(&self.dir))
+    }
+
     /// Returns `wanted` if it can be written, else a private folder in `temporary`.
     fn instead_of(wanted: &Path, temporary: &Path) -> CachePlace {
         let Err(reason) = try_writing(nearest(wanted)) else {

@@ -13,15 +13,17 @@ use std::time::Duration;
 /// A file that changed so recently is not noted: a later change may have the same time, where clocks of file systems are coarse.
 const COARSE: Duration = Duration::from_secs(2);
 
-/// Compares the weights of a package with their checksums, unless its file passed before and has not changed since.
+/// Compares the weights of a package with their checksums, unless its file passed before and has not changed since. Opens the
+/// cache only for a file that may have passed.
 ///
 /// # Errors
 /// Those of [`Package::check_weights`].
-pub(crate) fn check(package: &Package, cache: &Cache) -> Result<()> {
+pub(crate) fn check(package: &Package, cache: impl FnOnce() -> Cache) -> Result<()> {
     let always = std::env::var_os("INRUSH_CHECK").is_some_and(|v| v == "always");
     let Some(file) = package.file().filter(|_| !always) else {
         return package.check_weights();
     };
+    let cache = cache();
     let key = blake3::hash(file.identity().as_bytes()).to_hex();
     if cache.is_noted(&key) {
         package.map_panels();

@@ -33,7 +33,7 @@ impl Model {
     /// program.
     pub fn from_package(package: Package, pool: Arc<Pool>) -> Result<Model> {
         let target = cpu_target(&package)?;
-        crate::checked::check(&package, &Cache::open_default())?;
+        crate::checked::check(&package, Cache::open_default)?;
         // The loader needs a file. It is removed once the code is mapped.
         let folder = std::env::temp_dir();
         let fail = |e: std::io::Error| {
