@@ -1,4 +1,4 @@
-"""Cross entropy and group norm on a GPU: checks against eager in float64, times beside PyTorch's default backend.
+"""Cross entropy and group norm on a GPU: checks against eager in float64, and times compared with PyTorch's default backend.
 
 usage: gpu_norms.py
 

@@ -1,4 +1,4 @@
-"""Sorts on a GPU: checks against eager, and times beside the library and PyTorch's default backend.
+"""Sorts on a GPU: checks against eager, and times compared with the library and PyTorch's default backend.
 
 usage: gpu_sorts.py [--check] [--time] [--tune] [--device cpu] [--only NAME ...]
 
@@ -133,7 +133,7 @@ TIMED = {
 
 
 def times(only, tune):
-    """Times each function beside eager and the default backend."""
+    """Times each function in eager, with inrush, and with the default backend."""
     import triton
 
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, ms (first call in s)")

@@ -1,4 +1,4 @@
-"""Operators that exported programs hold and graphs of ``torch.compile`` mostly do not, beside eager, from packages and compiled."""
+"""Compares operators of exported programs with eager, in packages and under ``torch.compile``, whose graphs mostly do not hold them."""
 
 import inrush
 import pytest

@@ -35,8 +35,8 @@ pub fn compile(
     lower(sequence, caps, device, target.clone())
 }
 
-/// Makes a graph functional, as the passes over whole graphs want it. One with operators that no stage knows stays as it is, so
-/// that [`lower`] lists them with all others that do not run.
+/// Functionalizes a graph, which passes over whole graphs require. Returns a graph with unknown operators unchanged, so that
+/// [`lower`] lists them with all others that do not run.
 fn functional(
     graph: Graph,
     caps: &Caps,
