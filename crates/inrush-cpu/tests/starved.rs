@@ -1,39 +1,30 @@
-//! A thread of an OpenMP team that gets next to no processor: loops go on without it.
+//! A thread of an OpenMP team that mostly has no processor: loops go on without it. A signal's handler takes the processor away,
+//! since what the scheduler does depends on what else runs.
 
 #![cfg(target_os = "linux")]
 
 use inrush_cpu::{OpenMp, Pool};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The processors that a thread may use, as the kernel's bits.
-type Processors = [u64; 16];
+/// A signal that nothing else here uses, and the milliseconds that its handler keeps a thread off its processor.
+const SIGUSR1: c_int = 10;
+const OFF_MS: c_int = 20;
+/// The milliseconds that a thread then has its processor.
+const ON_MS: u64 = 5;
 
 unsafe extern "C" {
     fn gettid() -> c_int;
-    fn sched_getaffinity(thread: c_int, bytes: usize, set: *mut Processors) -> c_int;
-    fn sched_setaffinity(thread: c_int, bytes: usize, set: *const Processors) -> c_int;
-    fn setpriority(which: c_int, thread: c_int, nice: c_int) -> c_int;
+    fn signal(number: c_int, handler: extern "C" fn(c_int)) -> usize;
+    fn tgkill(process: c_int, thread: c_int, number: c_int) -> c_int;
+    fn poll(files: *mut c_void, count: c_ulong, timeout_ms: c_int) -> c_int;
 }
 
-/// Keeps a thread (0 is the calling one) on one processor.
-fn pin(thread: c_int, one: &Processors) {
-    // SAFETY: the set has the bytes.
-    let rc = unsafe { sched_setaffinity(thread, size_of::<Processors>(), one) };
-    assert_eq!(rc, 0, "sched_setaffinity");
-}
-
-/// Returns one of the processors that this process may use.
-fn a_processor() -> Processors {
-    let mut all: Processors = [0; 16];
-    // SAFETY: the set has the bytes.
-    let rc = unsafe { sched_getaffinity(0, size_of::<Processors>(), &raw mut all) };
-    assert!(rc >= 0, "sched_getaffinity");
-    let word = all.iter().rposition(|w| *w != 0).expect("a processor");
-    let mut one: Processors = [0; 16];
-    one[word] = 1 << (63 - all[word].leading_zeros());
-    one
+/// Stands for another process that has the processor.
+extern "C" fn lose_processor(_: c_int) {
+    // SAFETY: a handler may call it, and no files are given.
+    _ = unsafe { poll(std::ptr::null_mut(), 0, OFF_MS) };
 }
 
 /// Returns the thread of a loop that is not the caller's: the other of two that are inside at the same time.
@@ -72,36 +63,30 @@ fn a_starved_team_is_left_for_threads_of_our_own() {
         set.expect("a function of OpenMP")(2);
     }
     let pool = Pool::openmp(OpenMp::of_process().expect("a loaded runtime is found"));
-    let (worker, one) = (other_thread(&pool), a_processor());
-    pin(worker, &one);
-    // SAFETY: 0 is PRIO_PROCESS, which on Linux takes a thread.
-    assert_eq!(unsafe { setpriority(0, worker, 19) }, 0, "setpriority");
+    let worker = other_thread(&pool);
+    // SAFETY: the handler calls nothing but `poll`.
+    assert_ne!(unsafe { signal(SIGUSR1, lose_processor) }, usize::MAX);
 
     let (over, left) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut loops = 0;
     std::thread::scope(|s| {
         s.spawn(|| {
-            pin(0, &one);
-            // Threads of our own take the processor from this one, the worker hardly does. A process that is nicer already keeps
-            // its own priority.
-            // SAFETY: 0 is PRIO_PROCESS and the calling thread.
-            _ = unsafe { setpriority(0, 0, 10) };
             while !over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
+                // SAFETY: the team's thread lives as long as the process.
+                _ = unsafe { tgkill(std::process::id() as c_int, worker, SIGUSR1) };
+                std::thread::sleep(Duration::from_millis(OFF_MS as u64 + ON_MS));
             }
         });
         let began = Instant::now();
-        while !left.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(400) {
+        while !left.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(120) {
             let sum = AtomicUsize::new(0);
             pool.parallel_for(64, 1, &|r| {
                 let own = std::thread::current()
                     .name()
                     .is_some_and(|n| n.starts_with("inrush-"));
                 left.fetch_or(own, Ordering::Relaxed);
-                let began = Instant::now();
-                while began.elapsed() < Duration::from_micros(50) {
-                    std::hint::spin_loop();
-                }
+                // Asleep, so that a thread of our own has a processor when it wakes.
+                std::thread::sleep(Duration::from_micros(50));
                 sum.fetch_add(r.sum::<usize>(), Ordering::Relaxed);
             })
             .expect("a loop");
