@@ -82,6 +82,8 @@ pub struct Gpu {
     pub bf16_atomics: bool,
     /// The copy engine takes tensor maps that the host made.
     pub tensor_maps: bool,
+    /// A kernel may start before the one before it has ended, and waits for it by an instruction (`griddepcontrol`).
+    pub programmatic_launch: bool,
     /// Programs of the second and third grid dimension at most.
     pub max_grid_yz: u32,
 }

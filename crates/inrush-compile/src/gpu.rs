@@ -164,7 +164,8 @@ impl Tiler<'_, '_> {
         let mut made = self.block(step, tile)?;
         // The tuner is taken out meanwhile: making candidates borrows this.
         if let (None, Some(rule), Some(tuner)) = (tile, made.chosen, self.tuner.take()) {
-            let mut make = |t: Tile| candidate(loops, &self.block(step, Some(t)).ok()?, t);
+            let caps = self.context.caps;
+            let mut make = |t: Tile| candidate(loops, &self.block(step, Some(t)).ok()?, caps, t);
             let best = tune::descend(tuner, rule, &mut make);
             if best != rule {
                 made = self.block(step, Some(best))?;
@@ -222,9 +223,9 @@ impl Tiler<'_, '_> {
 
 /// Returns a block as a kernel to be measured, with sizes at their hints; `None` where it cannot be
 /// launched by itself.
-fn candidate(loops: &Loops, block: &Block, tile: Tile) -> Option<Candidate> {
+fn candidate(loops: &Loops, block: &Block, caps: &Caps, tile: Tile) -> Option<Candidate> {
     let ex = &loops.exprs;
-    let made = inrush_triton::emit(loops, block, &|_| true).ok()?;
+    let made = inrush_triton::emit(loops, block, caps, &|_| true).ok()?;
     let buffers = (made.arguments.iter())
         .filter_map(|a| a.buffer())
         .map(|(buf, written)| {
@@ -314,9 +315,10 @@ pub fn tile(
 }
 
 /// Runs stage emit. Instances pass on the buffers that the source takes.
-pub fn emit(plan: &Plan, blocks: &Blocks) -> Result<GpuKernels> {
+pub fn emit(plan: &Plan, blocks: &Blocks, caps: &Caps) -> Result<GpuKernels> {
     let mut emitter = Emitter {
         plan,
+        caps,
         distinct: &blocks.distinct,
         alone: FxHashMap::default(),
         symbols: FxHashMap::default(),
@@ -342,6 +344,7 @@ pub fn emit(plan: &Plan, blocks: &Blocks) -> Result<GpuKernels> {
 
 struct Emitter<'a> {
     plan: &'a Plan,
+    caps: &'a Caps,
     distinct: &'a [Block],
     /// By block: the kernel, and which of the block's buffers it takes.
     alone: FxHashMap<u32, (u32, Vec<usize>)>,
@@ -357,7 +360,7 @@ impl Emitter<'_> {
         if !self.alone.contains_key(&i.kernel) {
             let b = &self.distinct[i.kernel as usize];
             // Executors hand over addresses that are multiples of 16.
-            let k = inrush_triton::emit(&self.plan.loops, b, &|_| true)?;
+            let k = inrush_triton::emit(&self.plan.loops, b, self.caps, &|_| true)?;
             let places = (k.arguments.iter())
                 .filter_map(|a| a.buffer())
                 .filter_map(|(buf, _)| b.buffers.iter().position(|x| x.buf == buf))
@@ -386,7 +389,7 @@ impl Emitter<'_> {
                 buffers: &steps[*s].buffers,
             })
             .collect();
-        let k = inrush_triton::emit_concurrent(&self.plan.loops, &pieces, &|_| true)?;
+        let k = inrush_triton::emit_concurrent(&self.plan.loops, &pieces, self.caps, &|_| true)?;
         let buffers = (k.arguments.iter())
             .filter_map(|a| a.buffer().map(|b| b.0))
             .collect();
@@ -433,6 +436,7 @@ fn kernel(k: &TritonKernel) -> GpuKernel {
         warps: k.warps,
         stages: k.stages,
         debug: k.asserts,
+        programmatic: k.programmatic,
     }
 }
 
@@ -478,7 +482,10 @@ impl Retile {
         };
         let rule = tiler.block(step, None).ok().and_then(|b| b.chosen);
         if let Some(rule) = rule {
-            let mut make = |t: Tile| candidate(&plan.loops, &tiler.block(step, Some(t)).ok()?, t);
+            let mut make = |t: Tile| {
+                let block = tiler.block(step, Some(t)).ok()?;
+                candidate(&plan.loops, &block, &self.caps, t)
+            };
             tune::descend(tuner, rule, &mut make);
         }
         true

@@ -215,7 +215,7 @@ impl<'a> Pipeline<'a> {
 
     /// Writes block programs as Triton source.
     pub fn triton(&mut self, plan: &Plan, blocks: &Blocks) -> Result<GpuKernels> {
-        let work = || gpu::emit(plan, blocks);
+        let work = || gpu::emit(plan, blocks, self.caps);
         self.stage("emit", work, |k| gpu::show(plan, k), |_| Ok(()))
     }
 

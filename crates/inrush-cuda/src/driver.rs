@@ -5,6 +5,7 @@
 
 mod list;
 mod map;
+mod programmatic;
 mod recording;
 mod streams;
 
@@ -67,6 +68,7 @@ macro_rules! api {
             $($name: unsafe extern "C" fn($($arg),*) -> Status,)*
             /// From CUDA 12 on.
             map_encode: Option<map::Encode>,
+            programmatic: Option<programmatic::Api>,
             _library: Library,
         }
         impl Api {
@@ -83,7 +85,8 @@ macro_rules! api {
                 // SAFETY: likewise.
                 let map_encode = unsafe { library.get::<map::Encode>(b"cuTensorMapEncodeTiled\0") };
                 let map_encode = map_encode.ok().map(|f| *f);
-                Ok(Api { $($name,)* map_encode, _library: library })
+                let programmatic = programmatic::Api::of(&library);
+                Ok(Api { $($name,)* map_encode, programmatic, _library: library })
             }
         }
     };
@@ -360,6 +363,7 @@ impl Driver {
             threads,
             shared,
             places: Box::default(),
+            programmatic: false,
         };
         // SAFETY: the module is loaded, the name ends with a zero.
         self.check("cuModuleGetFunction", unsafe {
@@ -522,6 +526,8 @@ pub struct Kernel {
     shared: u32,
     /// Where each argument begins, where the driver is told them one by one.
     places: Box<[u32]>,
+    /// It waits for the kernel before it.
+    programmatic: bool,
 }
 
 // SAFETY: handles of the driver may be used from any thread with the same context.
@@ -536,6 +542,16 @@ impl Kernel {
     pub fn with_places(self, places: Vec<u32>) -> Kernel {
         let mut kernel = self;
         kernel.places = places.into();
+        kernel
+    }
+
+    /// Lets launches begin before the kernel before them has ended, if the driver can.
+    ///
+    /// # Safety
+    /// Every thread of the kernel waits for the kernels before it (`griddepcontrol.wait`) before it accesses memory.
+    pub unsafe fn programmatic(self) -> Kernel {
+        let mut kernel = self;
+        kernel.programmatic = kernel.driver.0.programmatic.is_some();
         kernel
     }
 
@@ -594,8 +610,12 @@ impl Kernel {
         if grid.contains(&0) {
             return Ok(());
         }
+        let overlapped = (self.driver.0.programmatic.as_ref()).filter(|_| self.programmatic);
         // SAFETY: by the caller's contract; the driver copies the arguments before it returns.
         let status = self.hand_over(arguments, |each, all| unsafe {
+            if let Some(api) = overlapped {
+                return api.launch(self, grid, stream, each, all);
+            }
             (self.driver.0.launch)(
                 self.function,
                 grid[0],

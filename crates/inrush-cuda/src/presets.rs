@@ -37,6 +37,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
         float8,
         bf16_atomics: true,
         tensor_maps: true,
+        programmatic_launch: true,
         max_grid_yz: 65535,
     }
 }
@@ -58,12 +59,14 @@ pub fn caps(p: &Properties) -> Option<Caps> {
     g.shared_bytes = p.shared_bytes;
     g.bf16_atomics = p.major >= 8;
     g.tensor_maps = p.major >= 9;
+    g.programmatic_launch = p.major >= 9;
     Some(Caps::gpu(KIND, g, p.l2_bytes))
 }
 
 fn a100() -> Caps {
     let gpu = Gpu {
         tensor_maps: false,
+        programmatic_launch: false,
         ..gpu("80", 108, 163, &[DType::F8E5M2])
     };
     Caps::gpu(KIND, gpu, 40 << 20)

@@ -9,7 +9,7 @@
 use crate::run::Inputs;
 use crate::stages::{Program, Setup};
 use inrush_base::tally::{Way, reached};
-use inrush_base::{Error, Result};
+use inrush_base::{Caps, Error, Result};
 use inrush_compile::Blocks;
 use inrush_expr::Exprs;
 use inrush_interp::{BlockMemory, Spot, Value};
@@ -116,7 +116,7 @@ pub fn tile(p: &Program, setup: &Setup) -> Result<String> {
 pub fn emit(p: &Program, setup: &Setup) -> Result<String> {
     if let Program::Blocks(exprs, blocks) = p {
         p.verify()?;
-        let all: Result<Vec<String>> = blocks.iter().map(|b| emit_one(exprs, b)).collect();
+        let all: Result<Vec<String>> = blocks.iter().map(|b| emit_one(exprs, b, &setup.caps)).collect();
         return Ok(all?.join("\n\n"));
     }
     let tiled = Tiled::new(p, setup)?;
@@ -126,12 +126,12 @@ pub fn emit(p: &Program, setup: &Setup) -> Result<String> {
 }
 
 /// The source of a block program that belongs to no plan: its buffers start at multiples of 16 bytes.
-pub fn emit_one(exprs: &Exprs, b: &Block) -> Result<String> {
+pub fn emit_one(exprs: &Exprs, b: &Block, caps: &Caps) -> Result<String> {
     let loops = Loops {
         exprs: exprs.clone(),
         ..Loops::default()
     };
-    let k = inrush_triton::emit(&loops, b, &|_| true).map_err(|e| e.in_stage("emit"))?;
+    let k = inrush_triton::emit(&loops, b, caps, &|_| true).map_err(|e| e.in_stage("emit"))?;
     Ok(plain(&k.source, &k.name))
 }
 

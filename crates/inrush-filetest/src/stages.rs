@@ -491,7 +491,7 @@ impl Program {
             Program::Program(_) => Ok(()),
             Program::Blocks(exprs, list) => list
                 .iter()
-                .try_for_each(|b| blocks::emit_one(exprs, b).map(|_| ())),
+                .try_for_each(|b| blocks::emit_one(exprs, b, caps).map(|_| ())),
             Program::Plan(_) | Program::Kernels(..) => {
                 let (exprs, kernels) = self.kernels(caps)?;
                 (kernels.iter()).try_for_each(|k| inrush_c::emit(&exprs, k, caps).map(|_| ()))

@@ -218,10 +218,10 @@ impl Writer {
         };
         for group in launches {
             let made = match group.as_slice() {
-                [k] => inrush_triton::emit(&plan.loops, &blocks[*k], &|_| true),
+                [k] => inrush_triton::emit(&plan.loops, &blocks[*k], &caps, &|_| true),
                 group => {
                     let group: Vec<Piece> = group.iter().map(|k| pieces[*k]).collect();
-                    emit_concurrent(&plan.loops, &group, &|_| true)
+                    emit_concurrent(&plan.loops, &group, &caps, &|_| true)
                 }
             };
             match made.map_err(|e| e.in_stage("emit")) {

@@ -73,6 +73,33 @@ fn launches_carry_their_arguments_and_become_one() {
 }
 
 #[test]
+fn kernels_that_wait_overlap_in_streams_and_in_batches() {
+    let name = "kernels_that_wait_overlap_in_streams_and_in_batches";
+    with_driver(name, Machine::default(), |folder| {
+        let (steps, last) = chain(2);
+        let mut program = program(GPU, steps, 4, last, 1);
+        for kernel in &mut program.gpu.as_mut().unwrap().kernels {
+            kernel.programmatic = true;
+        }
+        let model = model(folder, program, &MemoryWeights::default(), false);
+        log(folder);
+        for round in 0..4 {
+            let out = model.run(&[tensor(&[1.0, 2.0, -3.0])]).unwrap();
+            assert_eq!(floats(&out[0]), [16.0, 32.0, -48.0]);
+            let got = log(folder);
+            let launches: Vec<&String> = got.iter().filter(|l| l.contains("launch ")).collect();
+            assert_eq!(launches.len(), 4, "{got:?}");
+            for (k, launch) in launches.iter().enumerate() {
+                let batched = launch.starts_with("graph ");
+                assert_eq!(batched, round >= 2, "{got:?}");
+                // The first kernel of a batch has none before it there.
+                assert_eq!(launch.ends_with(" overlaps"), !batched || k > 0, "{got:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn products_go_to_the_library_and_are_recorded_with_launches() {
     let name = "products_go_to_the_library_and_are_recorded_with_launches";
     with_driver(name, Machine::default(), |folder| {

@@ -21,6 +21,9 @@ pub struct GpuKernel {
     pub stages: u32,
     /// Keep assertions.
     pub debug: bool,
+    /// It waits for the kernel before it in the stream, and may be launched before that one has ended.
+    #[serde(default)]
+    pub programmatic: bool,
 }
 
 /// The target of kernels in the kernel compiler's words: its back end, `90`, 32.

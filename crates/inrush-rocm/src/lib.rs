@@ -48,6 +48,7 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
         float8: FLOAT8,
         bf16_atomics: true,
         tensor_maps: false,
+        programmatic_launch: false,
         max_grid_yz: 65535,
     }
 }

@@ -22,6 +22,7 @@ fn source(body: &str) -> GpuKernel {
         warps: 4,
         stages: 1,
         debug: false,
+        programmatic: false,
     }
 }
 

@@ -42,7 +42,7 @@ impl Emitter<'_> {
     /// Returns how tiles are to be named. Only kernels of their own with offsets of 32 bits have a choice.
     fn pointers(&self) -> Pointers {
         match (self.role, self.block.chosen) {
-            (Role::Kernel, Some(t)) if !self.block.wide => t.pointers,
+            (Role::Kernel { .. }, Some(t)) if !self.block.wide => t.pointers,
             _ => Pointers::Plain,
         }
     }

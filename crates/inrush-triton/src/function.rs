@@ -16,6 +16,7 @@
 
 use crate::Argument;
 use crate::fused::Fused;
+use crate::programmatic_launch;
 use crate::tail_masks::{self, TailMask};
 use crate::{contiguity, helpers};
 use inrush_base::Result;
@@ -129,7 +130,10 @@ const LETTERS: [&str; 3] = ["x", "y", "z"];
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// A launch.
-    Kernel,
+    Kernel {
+        /// Begins with a wait for the kernel before it.
+        waits: bool,
+    },
     /// Another function, which hands over the program's number.
     Part,
     /// As [`Role::Part`], with the length of its only axis.
@@ -209,7 +213,11 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         .map(|(i, n)| e.names.used.contains(&i).then(|| n.clone()))
         .collect();
     let mut parameters: Vec<String> = Vec::new();
-    if role != Role::Kernel {
+    let begin = match role {
+        Role::Kernel { waits: true } => programmatic_launch::WAIT,
+        _ => "",
+    };
+    if matches!(role, Role::Part | Role::Foreach) {
         parameters.push("pid".into());
     }
     parameters.extend(buffers.iter().flatten().cloned());
@@ -221,7 +229,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
     }
     parameters.extend(constants.iter().map(|(n, _)| format!("{n}: tl.constexpr")));
     let function = format!(
-        "@triton.jit\ndef {NAME}({}):\n{body}\n",
+        "@triton.jit\ndef {NAME}({}):\n{begin}{body}\n",
         parameters.join(", ")
     );
     Ok(Emitted {
@@ -241,6 +249,9 @@ pub(crate) fn head(functions: &str) -> String {
     let helpers = helpers::source(functions);
     if functions.contains("libdevice.") || helpers.contains("libdevice.") {
         text.push_str("from triton.language.extra import libdevice\n");
+    }
+    if functions.contains("gdc_wait()") {
+        text.push_str(programmatic_launch::IMPORT);
     }
     text.push_str("\n\n");
     text.push_str(&helpers);
@@ -401,7 +412,7 @@ impl Emitter<'_> {
             .collect();
         if !grid.is_empty() {
             let number = match self.role {
-                Role::Kernel => "tl.program_id(0)",
+                Role::Kernel { .. } => "tl.program_id(0)",
                 Role::Part | Role::Foreach => "pid",
             };
             let pid = self.widened(number.into());
@@ -503,7 +514,7 @@ impl Emitter<'_> {
     pub(crate) fn extent(&self, d: &Dim) -> Result<String> {
         match self.role {
             Role::Foreach => Ok(LENGTH.into()),
-            Role::Kernel | Role::Part => self.offset(d.extent),
+            Role::Kernel { .. } | Role::Part => self.offset(d.extent),
         }
     }
 

@@ -15,8 +15,9 @@
 //! ```
 
 use crate::function::{self, Role};
+use crate::programmatic_launch;
 use crate::{Argument, ArgumentSource, TritonKernel, arguments, named};
-use inrush_base::{Error, Result};
+use inrush_base::{Caps, Error, Result};
 use inrush_kernel::block::{Block, Piece};
 use inrush_loops::{BufId, Loops};
 
@@ -48,6 +49,7 @@ struct Class {
 pub fn emit_concurrent(
     loops: &Loops,
     pieces: &[Piece],
+    caps: &Caps,
     aligned: &dyn Fn(BufId) -> bool,
 ) -> Result<TritonKernel> {
     let mut launch = Launch::default();
@@ -58,7 +60,8 @@ pub fn emit_concurrent(
     if launch.programs > i32::MAX as i64 {
         return Err(Error::unsupported("that many programs in one launch"));
     }
-    let text = launch.text();
+    let waits = programmatic_launch::applies(caps);
+    let text = launch.text(waits);
     let first = (pieces.first()).map_or("nothing", |p| p.block.name.as_str());
     let title = format!("{first}_and_{}_more", pieces.len().saturating_sub(1));
     let head = function::head(&text);
@@ -73,6 +76,7 @@ pub fn emit_concurrent(
         warps: pieces.iter().map(|p| p.block.warps).max().unwrap_or(1),
         stages: pieces.iter().map(|p| p.block.stages).max().unwrap_or(1),
         asserts: launch.asserts,
+        programmatic: waits,
     })
 }
 
@@ -152,7 +156,7 @@ impl Launch {
     }
 
     /// Writes the functions of all classes, and the one that calls them by the program's number.
-    fn text(&self) -> String {
+    fn text(&self, waits: bool) -> String {
         let mut texts: Vec<&str> = Vec::new();
         let mut lines: Vec<String> = Vec::new();
         let mut start = 0i64;
@@ -180,9 +184,10 @@ impl Launch {
         }
         let names: Vec<&str> = self.arguments.iter().map(|a| a.name.as_str()).collect();
         text.push_str(&format!(
-            "@triton.jit\ndef {}({}):\n    pid = tl.program_id(0)\n{}\n",
+            "@triton.jit\ndef {}({}):\n{}    pid = tl.program_id(0)\n{}\n",
             function::NAME,
             names.join(", "),
+            if waits { programmatic_launch::WAIT } else { "" },
             lines.join("\n")
         ));
         text

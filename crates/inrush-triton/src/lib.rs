@@ -37,11 +37,12 @@ mod horizontal_fusion;
 mod memory;
 mod online_softmax;
 mod ops;
+mod programmatic_launch;
 mod reduce;
 mod tail_masks;
 mod types;
 
-use inrush_base::Result;
+use inrush_base::{Caps, Result};
 use inrush_expr::{Expr, Exprs};
 use inrush_kernel::block::Block;
 use inrush_loops::{BufId, Loops};
@@ -65,6 +66,8 @@ pub struct TritonKernel {
     pub stages: u32,
     /// The source holds assertions, which a build keeps only in debug mode.
     pub asserts: bool,
+    /// It waits for the kernel before it, and may be launched before that one has ended.
+    pub programmatic: bool,
 }
 
 /// A parameter.
@@ -117,8 +120,14 @@ impl Argument {
 }
 
 /// Writes a kernel. `aligned` tells which buffers start at multiples of 16 bytes.
-pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<TritonKernel> {
-    let emitted = function::emit(loops, block, function::Role::Kernel)?;
+pub fn emit(
+    loops: &Loops,
+    block: &Block,
+    caps: &Caps,
+    aligned: &dyn Fn(BufId) -> bool,
+) -> Result<TritonKernel> {
+    let waits = programmatic_launch::applies(caps);
+    let emitted = function::emit(loops, block, function::Role::Kernel { waits })?;
     let (buffers, sizes) = (&emitted.buffers, &emitted.sizes);
     let mut arguments = arguments(loops, block, buffers, sizes, aligned)?;
     arguments.extend(emitted.maps);
@@ -138,6 +147,7 @@ pub fn emit(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Re
         warps: block.warps,
         stages: block.stages,
         asserts: emitted.asserts,
+        programmatic: waits,
     })
 }
 

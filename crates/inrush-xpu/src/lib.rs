@@ -45,6 +45,7 @@ fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
         float8: FLOAT8,
         bf16_atomics,
         tensor_maps: false,
+        programmatic_launch: false,
         max_grid_yz: 65535,
     }
 }

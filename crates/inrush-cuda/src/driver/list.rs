@@ -77,10 +77,12 @@ impl Driver {
         })?;
         for (kernel, grid, mut arguments) in launches {
             let mut node: Handle = std::ptr::null_mut();
-            let before = list
-                .nodes
-                .last()
-                .map_or(std::ptr::null(), std::ptr::from_ref);
+            let last = list.nodes.last().copied();
+            let overlapped = (self.0.programmatic.as_ref()).filter(|_| kernel.programmatic);
+            let before = match (&last, overlapped) {
+                (Some(last), None) => std::ptr::from_ref(last),
+                _ => std::ptr::null(),
+            };
             let status = describe(&kernel, grid, &mut arguments, |d| {
                 // SAFETY: by the caller's contract; the driver copies what it is shown.
                 unsafe {
@@ -94,6 +96,11 @@ impl Driver {
                 }
             });
             self.check("cuGraphAddKernelNode", status)?;
+            if let (Some(last), Some(api)) = (last, overlapped) {
+                // SAFETY: both are kernels of this graph.
+                let status = unsafe { api.order(list.graph, last, node) };
+                self.check("cuGraphAddDependencies", status)?;
+            }
             list.nodes.push(node);
             list.kernels.push(kernel);
         }

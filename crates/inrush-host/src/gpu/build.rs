@@ -70,6 +70,11 @@ pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
                 true => kernel,
                 false => kernel.with_places(arguments::places(&k.signature)?),
             };
+            let kernel = match k.programmatic {
+                // SAFETY: stage emit says so of kernels that begin with the wait only.
+                true => unsafe { kernel.programmatic() },
+                false => kernel,
+            };
             let kernel = Arc::new(kernel);
             all.insert(key, kernel.clone());
             Ok(kernel)

@@ -38,6 +38,7 @@ struct work {
     enum kind kind;
     struct function *function;
     unsigned grid[3], threads, shared;
+    int overlaps; /* with the kernel before it */
     unsigned char arguments[512];
     size_t bytes;
     int m, n, k, ta, tb, la, lb, lc;
@@ -133,6 +134,7 @@ static void launch(const struct work *w, const char *how) {
         sprintf(text + at, " n=%d", n);
         for (int i = 0; i < n; i++) to[i] = 2 * from[i];
     }
+    if (w->overlaps) strcat(text, " overlaps");
     note(text);
 }
 
@@ -238,6 +240,25 @@ API Status cuLaunchKernel(Handle f, unsigned x, unsigned y, unsigned z, unsigned
     take(&w, each, all);
     enter();
     return leave(current ? fails("cuLaunchKernel") == OK ? issue(&w, stream) : UNKNOWN : INVALID);
+}
+
+struct attribute {
+    int id, padding, value[16];
+};
+struct config {
+    unsigned grid[3], block[3], shared;
+    Handle stream;
+    const struct attribute *attributes;
+    unsigned count;
+};
+API Status cuLaunchKernelEx(const struct config *c, Handle f, Handle *each, Handle *all) {
+    struct work w = {.kind = LAUNCH, .function = f, .shared = c->shared};
+    memcpy(w.grid, c->grid, sizeof w.grid);
+    w.threads = c->block[0] * c->block[1] * c->block[2];
+    for (unsigned i = 0; i < c->count; i++) w.overlaps |= c->attributes[i].id == 6 && c->attributes[i].value[0];
+    take(&w, each, all);
+    enter();
+    return leave(current ? fails("cuLaunchKernelEx") == OK ? issue(&w, c->stream) : UNKNOWN : INVALID);
 }
 
 /* $FAKE_MEMORY is the largest block that there is. */
@@ -354,6 +375,16 @@ API Status cuGraphAddKernelNode(Handle *node, Handle graph, const Handle *before
     *node = (Handle)(intptr_t)++g->count;
     return OK;
 }
+struct edge {
+    unsigned char from, to, kind, reserved[5];
+};
+API Status cuGraphAddDependencies_v2(Handle graph, const Handle *from, const Handle *to, const struct edge *edges, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if ((intptr_t)to[i] != (intptr_t)from[i] + 1) return INVALID;
+        ((struct graph *)graph)->work[(intptr_t)to[i] - 1].overlaps = edges[i].kind == 1 && edges[i].from == 1;
+    }
+    return OK;
+}
 API Status cuGraphInstantiateWithFlags(Handle *ready, Handle graph, uint64_t flags) {
     if (fails("cuGraphInstantiateWithFlags")) return UNKNOWN;
     struct graph *copy = malloc(sizeof *copy);
@@ -362,7 +393,10 @@ API Status cuGraphInstantiateWithFlags(Handle *ready, Handle graph, uint64_t fla
     return *ready = copy, OK;
 }
 API Status cuGraphExecKernelNodeSetParams(Handle ready, Handle node, const void *parameters) {
-    describe(&((struct graph *)ready)->work[(intptr_t)node - 1], parameters);
+    struct work *w = &((struct graph *)ready)->work[(intptr_t)node - 1];
+    int overlaps = w->overlaps;
+    describe(w, parameters);
+    w->overlaps = overlaps;
     note("set");
     return OK;
 }

@@ -72,6 +72,8 @@ pub fn launch<'py>(
         warps: field("warps")?.extract()?,
         stages: field("stages")?.extract()?,
         debug: false,
+        // It may read memory before it waits.
+        programmatic: false,
         text,
     };
     // Equal but for the symbol, which is chosen below: it is copied from each candidate first.
