@@ -164,6 +164,33 @@ def number_from_data(x):
     compare(lambda a, i: torch.narrow(a, 0, i, 3) * 2, (x, torch.tensor(2)))
 
 
+def one_row(dtype):
+    """Products of drawn sizes with one row, or one column: errors against float64 are at most those of eager, and a rounding."""
+    draw = torch.Generator().manual_seed(7)
+    size = lambda most: int(torch.randint(1, most, (), generator=draw))  # noqa: E731
+    for k in range(12):
+        n, length, room = 1 + size(70), 1 + size(700), size(9)
+        x = torch.randn(1, length, generator=draw).to(dtype)
+        # Rows of the weights may be further apart than they are long; what is between them is no number.
+        whole = torch.full((n, length + room), torch.nan)
+        whole[:, :length] = torch.randn(n, length, generator=draw)
+        w, bias = whole.to(dtype)[:, :length], torch.randn(n, generator=draw).to(dtype)
+        codes = torch.randint(-128, 128, (n, length), generator=draw, dtype=torch.int8)
+        f, args = (
+            (lambda x, w, b: F.linear(x, w, b).relu(), (x, w, bias)),
+            (lambda x, w, b: F.linear(F.silu(x), w) * b, (x, w, bias)),
+            (lambda x, w, b: (w @ x.t()).t() + b, (x, w, bias)),
+            (lambda x, w, b: F.linear(x.view(1, 1, -1), w.to(x.dtype), b), (x, codes, bias)),
+        )[k % 4]
+        wide = f(*(a.double() if a.is_floating_point() else a for a in args))
+        got = torch.compile(f, backend="inrush", options={"strict": True, "cache": False})(*args)
+        same_layout(got, f(*args))
+        norm = wide.norm().item() + 1e-6
+        error, slack = (got.double() - wide).norm().item(), (f(*args).double() - wide).norm().item()
+        assert error <= 2 * slack + 2 * torch.finfo(dtype).eps * norm, (k, n, length, error / norm, slack / norm)
+        assert not [op for g in inrush.last_compile().all_graphs() for op in g.libraries], (k, n, length)
+
+
 def training(model, x):
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, backend="inrush", options={"strict": True, "cache": False})
@@ -210,6 +237,8 @@ def cases(row):
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.int64):
         yield f"sorted rows, {dtype}", lambda dtype=dtype: sorted_rows(dtype)
     yield "sorted rows of varying length", lambda: compare(lambda a: a.sort(dim=1, stable=True), (torch.randn(3, 50),), dynamic=True)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        yield f"products of one row, {dtype}", lambda dtype=dtype: one_row(dtype)
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))

@@ -30,6 +30,7 @@ mod planar;
 mod readers;
 mod relayout;
 mod replace;
+mod row_products;
 mod share_library_operands;
 mod source;
 mod split_addmm;
@@ -60,6 +61,8 @@ pub struct Pass {
 pub const CALLS: &[Pass] = &[
     // First: the products that it makes are operands of the passes after it.
     split_linear::PASS,
+    // Ahead of the pass that rounds products before it adds biases.
+    row_products::PASS,
     split_addmm::PASS,
     // Ahead of the passes that take `convolution`.
     merge_convolutions::PASS,
@@ -68,6 +71,8 @@ pub const CALLS: &[Pass] = &[
     // Layouts matter to the convolutions that are left.
     conv_as_matmul::PASS,
     channels_last::PASS,
+    // Once more: convolutions are products now.
+    row_products::PASS,
     // Last: it looks at what all library calls read.
     share_library_operands::PASS,
 ];
