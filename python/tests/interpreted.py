@@ -191,6 +191,21 @@ def one_row(dtype):
         assert not [op for g in inrush.last_compile().all_graphs() for op in g.libraries], (k, n, length)
 
 
+def epilogues(x, w, b):
+    """Products that take their bias and activation along."""
+    rows = (x @ w).view(2, -1, b.shape[0])
+    return F.relu(rows + b), F.relu(torch.addmm(b, x, w)), F.relu(b + x @ w)
+
+
+def large_epilogues():
+    """Sums are rounded once, which eager does where it is asked for one product with a bias only."""
+    args = torch.randn(2048, 3).half(), torch.randn(3, 2048).half(), torch.randn(2048).half()
+    got = torch.compile(epilogues, backend="inrush", options={"strict": True, "cache": False})(*args)
+    for ours, eager, exact in zip(got, epilogues(*args), epilogues(*(a.double() for a in args))):
+        same_layout(ours, eager)
+        assert (ours.double() - exact).norm() <= 1.01 * (eager.double() - exact).norm()
+
+
 def training(model, x):
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, backend="inrush", options={"strict": True, "cache": False})
@@ -239,6 +254,7 @@ def cases(row):
     yield "sorted rows of varying length", lambda: compare(lambda a: a.sort(dim=1, stable=True), (torch.randn(3, 50),), dynamic=True)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         yield f"products of one row, {dtype}", lambda dtype=dtype: one_row(dtype)
+    yield "large products with activations", large_epilogues
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))

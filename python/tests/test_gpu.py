@@ -42,6 +42,17 @@ def test_small_convolutions_are_products_and_sums(rows):
     assert "aten.convolution.default" in rows["a large convolution among small ones"]["libraries"]
 
 
+def test_large_products_take_their_activations_along(rows):
+    row = rows["large products with activations"]
+    assert row["libraries"] == ["aten._addmm_activation.default"] * 3 and not row["kernels"] and not row["called"], row
+
+
+def test_one_row_is_summed_by_kernels(rows):
+    for dtype in ("float32", "float16", "bfloat16"):
+        row = rows[f"products of one row, torch.{dtype}"]
+        assert row["kernels"] > 0 and not row["libraries"] and not row["called"], row
+
+
 def test_the_greatest_few_are_found_by_kernels(rows):
     assert rows["greatest few of one row"]["kernels"] > 0 and not rows["greatest few of one row"]["called"]
 

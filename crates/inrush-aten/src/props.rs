@@ -68,7 +68,6 @@ pub enum Library {
 
 /// Operators without a row that libraries implement, by their names without overloads.
 const WITHOUT_ROW: &[(&str, Library)] = &[
-    ("_addmm_activation", Library::ProductWithBias),
     ("_efficient_attention_backward", Library::Attention),
     ("_efficient_attention_forward", Library::Attention),
     ("_flash_attention_backward", Library::Attention),

@@ -27,6 +27,7 @@ mod expand_repeats;
 mod merge_convolutions;
 mod online_attention;
 mod planar;
+mod product_epilogues;
 mod readers;
 mod relayout;
 mod replace;
@@ -73,6 +74,7 @@ pub const CALLS: &[Pass] = &[
     channels_last::PASS,
     // Once more: convolutions are products now.
     row_products::PASS,
+    product_epilogues::PASS,
     // Last: it looks at what all library calls read.
     share_library_operands::PASS,
 ];

@@ -40,7 +40,7 @@ fn run(graph: &mut Graph, cx: &Context) {
     }
     let readers = Readers::of(graph);
     let splits: Vec<bool> = (graph.nodes.iter())
-        .map(|n| matches(graph, cx, n) && is_read_by_kernels(graph, cx, &readers, n.outs[0]))
+        .map(|n| is_sum_with_bias(graph, cx, n) && is_read_by_kernels(graph, cx, &readers, n.outs[0]))
         .collect();
     let nodes = std::mem::take(&mut graph.nodes);
     for (node, splits) in nodes.into_iter().zip(splits) {
@@ -53,7 +53,7 @@ fn run(graph: &mut Graph, cx: &Context) {
 }
 
 /// Returns true for `bias + a @ b` with a bias for each column.
-fn matches(graph: &Graph, cx: &Context, node: &Node) -> bool {
+pub(crate) fn is_sum_with_bias(graph: &Graph, cx: &Context, node: &Node) -> bool {
     let (&[_], [Arg::Value(bias), Arg::Value(a), Arg::Value(b), factors @ ..]) =
         (&*node.outs, &*node.args)
     else {
@@ -73,7 +73,12 @@ fn matches(graph: &Graph, cx: &Context, node: &Node) -> bool {
 }
 
 /// Returns true if something that is compiled reads the value, through views.
-fn is_read_by_kernels(graph: &Graph, cx: &Context, readers: &Readers, v: ValueId) -> bool {
+pub(crate) fn is_read_by_kernels(
+    graph: &Graph,
+    cx: &Context,
+    readers: &Readers,
+    v: ValueId,
+) -> bool {
     let mut open = vec![v];
     while let Some(v) = open.pop() {
         for &n in &readers.nodes[v.index()] {

@@ -220,6 +220,12 @@ pub enum LibraryOp {
         debug_mask: bool,
         scale: Option<f64>,
     },
+    /// A product with a bias, and `relu` of that, or `gelu` by `tanh`.
+    AddmmActivation {
+        beta: f64,
+        alpha: f64,
+        gelu: bool,
+    },
 }
 
 impl LibraryOp {

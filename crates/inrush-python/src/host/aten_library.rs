@@ -27,6 +27,8 @@ type Scale = *const f64;
 type Two = unsafe extern "C" fn(Handle, Handle, Handle) -> Rc;
 /// `out = beta * bias + alpha * product(a, b)`.
 type Three = unsafe extern "C" fn(Handle, Handle, Handle, Handle, f64, f64) -> Rc;
+/// A new tensor: the activation of `beta * bias + alpha * product(a, b)`.
+type Activation = unsafe extern "C" fn(Handle, Handle, Handle, f64, f64, i32, Out) -> Rc;
 type Convolution = unsafe extern "C" fn(
     Handle,
     Handle,
@@ -124,6 +126,7 @@ pub struct Functions {
     bmm: Option<Two>,
     addmm: Option<Three>,
     baddbmm: Option<Three>,
+    activation: Option<Activation>,
     convolution: Option<Convolution>,
     convolution_backward: Option<ConvolutionBackward>,
     flash: Option<Flash>,
@@ -161,6 +164,7 @@ pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions>
             bmm: get!("bmm_out"),
             addmm: get!("addmm_out"),
             baddbmm: get!("baddbmm_out"),
+            activation: get!("_addmm_activation"),
             convolution: get!("convolution"),
             convolution_backward: get!("convolution_backward"),
             flash: get!("_scaled_dot_product_flash_attention"),
@@ -179,6 +183,7 @@ impl Functions {
             LibraryOp::Bmm => self.bmm.is_some(),
             LibraryOp::Addmm { .. } => self.addmm.is_some(),
             LibraryOp::Baddbmm { .. } => self.baddbmm.is_some(),
+            LibraryOp::AddmmActivation { .. } => self.activation.is_some(),
             LibraryOp::Convolution { .. } => self.convolution.is_some(),
             LibraryOp::ConvolutionBackward { .. } => self.convolution_backward.is_some(),
             LibraryOp::FlashAttention { .. } => self.flash.is_some(),
@@ -214,6 +219,9 @@ impl Functions {
                 }
                 LibraryOp::Baddbmm { beta, alpha } => {
                     tensors.product_and_sum(self.baddbmm, *beta, *alpha)
+                }
+                LibraryOp::AddmmActivation { beta, alpha, gelu } => {
+                    tensors.activation(self.activation, *beta, *alpha, *gelu)
                 }
                 LibraryOp::Convolution { .. } => tensors.convolution(self.convolution, op),
                 LibraryOp::ConvolutionBackward { .. } => {
@@ -276,6 +284,18 @@ impl Tensors<'_> {
         let i = self.inputs;
         // SAFETY: by the caller's promise.
         f.map(|f| unsafe { f(self.out, i[0], i[1], i[2], beta, alpha) })
+    }
+
+    unsafe fn activation(
+        &self,
+        f: Option<Activation>,
+        beta: f64,
+        alpha: f64,
+        gelu: bool,
+    ) -> Option<Rc> {
+        let (i, gelu) = (self.inputs, i32::from(gelu));
+        // SAFETY: by the caller's promise.
+        f.map(|f| unsafe { f(i[0], i[1], i[2], beta, alpha, gelu, self.result(0)) })
     }
 
     unsafe fn convolution(&self, f: Option<Convolution>, op: &LibraryOp) -> Option<Rc> {
@@ -573,6 +593,14 @@ pub fn of_call(py: Python<'_>, op: &str, call: &Call, objects: &[Py<PyAny>]) -> 
                 _ => (LibraryOp::Baddbmm { beta, alpha }, inputs),
             }
         }
+        "aten._addmm_activation.default" => (
+            LibraryOp::AddmmActivation {
+                beta: a.number(3, "beta", 1.0)?,
+                alpha: a.number(4, "alpha", 1.0)?,
+                gelu: a.flag(5, "use_gelu")?,
+            },
+            (0..3).map(|k| a.tensor(k, "")).collect::<Option<_>>()?,
+        ),
         "aten.convolution.default" => (
             LibraryOp::Convolution {
                 stride: a.ints(3)?,

@@ -280,6 +280,19 @@ fn addmm<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     Ok(vec![product(lw, &a, &b, finish)?])
 }
 
+/// `addmm` with `relu`. Its `gelu` is by `erf` on CPUs and by `tanh` on GPUs, so that is left to PyTorch.
+fn addmm_activation(b: &mut Builder, args: &crate::Args) -> Result<Vec<ValueId>> {
+    if args.bool("use_gelu")? {
+        return Err(Error::unsupported(
+            "`gelu` in `_addmm_activation`, which differs between devices",
+        ));
+    }
+    let names = ["self", "mat1", "mat2", "beta", "alpha"];
+    let of_sum = (names.iter()).map(|n| args.arg(n).cloned());
+    let sum = b.call("aten.addmm.default", &of_sum.collect::<Result<Vec<Arg>>>()?)?;
+    Ok(vec![b.unary("aten.relu.default", sum)?])
+}
+
 /// `beta * self + alpha * sum`. With `beta` 0 the summand is not read: its NaNs do not count.
 fn scaled_sum<'g>(
     lw: &Lower<'g>,
@@ -408,6 +421,14 @@ pub const ROWS: &[Row] = &[
         "(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
         "(f32[3], f32[3,4], f32[4], alpha=0.5)",
     ),
+    Row {
+        name: "aten._addmm_activation.default",
+        schema: "(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, bool use_gelu=False) -> Tensor",
+        meta: Meta::Fn(addmm_meta),
+        route: Route::Decompose(addmm_activation),
+        example: "(f32[5], f32[3,4], f32[4,5], beta=0.5, alpha=2.0)",
+        props: &[Prop::Library(Library::ProductWithBias)],
+    },
     Row {
         name: "aten.addbmm.default",
         schema: "(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor",
