@@ -116,7 +116,10 @@ pub fn tile(p: &Program, setup: &Setup) -> Result<String> {
 pub fn emit(p: &Program, setup: &Setup) -> Result<String> {
     if let Program::Blocks(exprs, blocks) = p {
         p.verify()?;
-        let all: Result<Vec<String>> = blocks.iter().map(|b| emit_one(exprs, b, &setup.caps)).collect();
+        let all: Result<Vec<String>> = blocks
+            .iter()
+            .map(|b| emit_one(exprs, b, &setup.caps))
+            .collect();
         return Ok(all?.join("\n\n"));
     }
     let tiled = Tiled::new(p, setup)?;

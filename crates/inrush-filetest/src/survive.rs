@@ -133,7 +133,8 @@ fn down(program: &Program) -> Result<()> {
         return Ok(());
     }
     if let Program::Blocks(exprs, blocks) = program {
-        return (blocks.iter()).try_for_each(|b| crate::blocks::emit_one(exprs, b, &caps).map(|_| ()));
+        return (blocks.iter())
+            .try_for_each(|b| crate::blocks::emit_one(exprs, b, &caps).map(|_| ()));
     }
     let (exprs, kernels) = program.kernels(&caps)?;
     for k in &kernels {

@@ -139,9 +139,8 @@ impl Search<'_> {
         let [Arg::Value(a), Arg::Value(b)] = mm.args.as_slice() else {
             return None;
         };
-        let whole = (mm.op == MM && self.graph.exprs.is_int(*one, 1)).then_some(())?;
-        found.take(self.graph, mm, &[bias.into(), (*a).into(), (*b).into()])?;
-        Some(whole)
+        (mm.op == MM && self.graph.exprs.is_int(*one, 1)).then_some(())?;
+        found.take(self.graph, mm, &[bias.into(), (*a).into(), (*b).into()])
     }
 
     /// Returns the node that computes a value, if one node alone reads it.

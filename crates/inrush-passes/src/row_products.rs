@@ -117,7 +117,12 @@ impl Row {
         let matrix = m.widened("right", matrix);
         let terms = m.sizes(matrix);
         let count = terms[0];
-        let terms = m.add("aten.mul.Tensor", "terms", vec![matrix.into(), vector.into()], terms);
+        let terms = m.add(
+            "aten.mul.Tensor",
+            "terms",
+            vec![matrix.into(), vector.into()],
+            terms,
+        );
         let one = m.graph.exprs.int(1);
         let args = vec![terms.into(), vec![one].into(), false.into(), Arg::None];
         let mut sums = m.add("aten.sum.dim_IntList", "sums", args, vec![count]);
@@ -160,7 +165,10 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn sizes(&self, v: ValueId) -> Vec<Expr> {
-        self.graph.tensor(v).map(|t| t.sizes.clone()).unwrap_or_default()
+        self.graph
+            .tensor(v)
+            .map(|t| t.sizes.clone())
+            .unwrap_or_default()
     }
 
     fn call(&mut self, op: &str, what: &str, args: Vec<Arg>, ty: TensorType) -> ValueId {

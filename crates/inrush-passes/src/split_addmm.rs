@@ -40,7 +40,9 @@ fn run(graph: &mut Graph, cx: &Context) {
     }
     let readers = Readers::of(graph);
     let splits: Vec<bool> = (graph.nodes.iter())
-        .map(|n| is_sum_with_bias(graph, cx, n) && is_read_by_kernels(graph, cx, &readers, n.outs[0]))
+        .map(|n| {
+            is_sum_with_bias(graph, cx, n) && is_read_by_kernels(graph, cx, &readers, n.outs[0])
+        })
         .collect();
     let nodes = std::mem::take(&mut graph.nodes);
     for (node, splits) in nodes.into_iter().zip(splits) {

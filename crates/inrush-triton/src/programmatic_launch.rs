@@ -13,8 +13,8 @@
 //!
 //! # What is left out
 //! A kernel that lets the next one start at its own beginning (`gdc_launch_dependents`) saves a little more: 0.93 instead of 0.97
-//! of the time of a vision transformer. But kernels that then run beside the end of another lose what the first-level cache
-//! gives: a product in float32 takes five times as long, GPT-2 1.16 times.
+//! of the time of a vision transformer. But kernels that then run in parallel with the end of another lose what the
+//! first-level cache gives: a product in float32 takes five times as long, GPT-2 1.16 times.
 
 use inrush_base::Caps;
 

@@ -122,6 +122,10 @@ const NAMES_DEVICES: &[(&str, &str)] = &[
         "inrush-python/src/callable.rs",
         "an option of the user's, by its name",
     ),
+    (
+        "inrush-triton/src/programmatic_launch.rs",
+        "the module of Triton that has the instruction",
+    ),
     ("inrush-cli/src/args.rs", "an example in the help"),
     (
         "inrush-host/src/native/dlpack.rs",

@@ -47,15 +47,9 @@ const PROGRAMMATIC: Edge = Edge {
     _reserved: [0; 5],
 };
 
-type Launch =
-    unsafe extern "C" fn(*const Config, Handle, *mut Handle, *mut Handle) -> Status;
-type AddDependencies = unsafe extern "C" fn(
-    Handle,
-    *const Handle,
-    *const Handle,
-    *const c_void,
-    usize,
-) -> Status;
+type Launch = unsafe extern "C" fn(*const Config, Handle, *mut Handle, *mut Handle) -> Status;
+type AddDependencies =
+    unsafe extern "C" fn(Handle, *const Handle, *const Handle, *const c_void, usize) -> Status;
 
 /// The functions of a driver that has them.
 pub(super) struct Api {
@@ -122,7 +116,10 @@ mod tests {
 
     #[test]
     fn structures_have_the_layout_of_the_header() {
-        assert_eq!((size_of::<Attribute>(), offset_of!(Attribute, value)), (72, 8));
+        assert_eq!(
+            (size_of::<Attribute>(), offset_of!(Attribute, value)),
+            (72, 8)
+        );
         assert_eq!(size_of::<Config>(), 56);
         assert_eq!(offset_of!(Config, stream), 32);
         assert_eq!(offset_of!(Config, attributes), 40);
