@@ -129,3 +129,24 @@ def test_quantised_values(kind, given, tmp_path):
     packaged(by_tensor, x, folder=tmp_path)
     packaged(by_scales, x, scales[:1], zeros[:1], folder=tmp_path)
     packaged(by_channel, x, scales, zeros, folder=tmp_path)
+
+
+@pytest.mark.parametrize("low", [-20.0, 0.0, 3.0, -0.0])
+def test_quantisation_that_chooses_its_parameters(low, tmp_path):
+    """Dynamic quantisation: of the whole tensor, and of each row; ranges on both sides of 0, of one number, of zeros."""
+
+    def whole(x):
+        s, z = Q.choose_qparams.tensor(x, -128, 127, 1e-5, torch.int8)
+        q = Q.quantize_per_tensor.tensor(x, s, z, -128, 127, torch.int8)
+        return s, z, q, Q.dequantize_per_tensor.tensor(q, s, z, -128, 127, torch.int8)
+
+    def rows(x):
+        s, z = Q.choose_qparams_per_token_asymmetric(x, torch.int8)
+        q = Q.quantize_per_token(x, s, z, -128, 127, torch.int8)
+        return s, z, q, Q.dequantize_per_token(q, s, z, -128, 127, torch.int8, torch.float32)
+
+    for sizes in ((5, 33), (2, 3, 7), (1, 1), (4, 1)):
+        x = torch.rand(sizes) * 9 + low
+        x[0] = 0.0
+        for f in (whole, rows):
+            packaged(f, x, folder=tmp_path)
