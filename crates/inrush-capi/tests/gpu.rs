@@ -24,6 +24,7 @@ fn package(folder: &Path) -> PathBuf {
         objects: Vec::new(),
         inputs: vec!["x".into()],
         program: program(gpu, steps, 3, last, 1),
+        complex: Default::default(),
     };
     let Ok(Wanted::Gpu(w)) = Wanted::parse("h100") else {
         panic!("no target");

@@ -12,14 +12,14 @@ use inrush_graph::{Graph, InputKind, OutputValue, Type, ValueId};
 use inrush_program::{Dt, InputType, Output, Program, Size, SizeId};
 
 /// Positions of complex inputs of the user and of complex outputs, with their dtypes.
-pub(crate) struct Boundary {
-    inputs: Vec<(usize, DType)>,
-    outputs: Vec<(usize, DType)>,
+pub struct Boundary {
+    pub inputs: Vec<(usize, DType)>,
+    pub outputs: Vec<(usize, DType)>,
 }
 
 impl Boundary {
     /// Reads the types of a graph ahead of stage planar.
-    pub(crate) fn of(graph: &Graph) -> Boundary {
+    pub fn of(graph: &Graph) -> Boundary {
         let complex = |v: ValueId| match &graph.value(v).ty {
             Type::Tensor(t) if t.dtype.class() == DTypeClass::Complex => Some(t.dtype),
             _ => None,

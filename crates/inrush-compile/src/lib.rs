@@ -32,6 +32,7 @@ use inrush_loops::Origin;
 use inrush_program::{GpuKernel, Program};
 use inrush_sched::Refusal;
 
+pub use complex::Boundary;
 pub use gpu::{Blocks, GpuKernels, Retile};
 pub use inrush_kernel::block::{Pointers, Tile};
 pub use inrush_passes::{Source, may_write};
@@ -98,6 +99,16 @@ pub fn seed_by_state(graph: &mut Graph) {
     inrush_aten::random::seed_by_state(graph, inrush_program::SEED);
 }
 
+/// Replaces writes by masks and numbers of floats that are read from data by ordinary operators: what is compiled ahead of time
+/// needs no parts for them.
+///
+/// # Errors
+/// Those of the passes.
+pub fn expand_early(graph: Graph) -> Result<Graph> {
+    let graph = inrush_passes::expand_numbers(graph)?;
+    inrush_passes::expand_masked_writes(graph)
+}
+
 /// Compiles a graph for a device.
 ///
 /// # Errors
@@ -109,8 +120,7 @@ pub fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     seed_by_state(&mut graph);
-    let graph = inrush_passes::expand_numbers(graph)?;
-    let graph = inrush_passes::expand_masked_writes(graph)?;
+    let graph = expand_early(graph)?;
     if parts::are_needed(&graph) {
         return parts::compile(graph, caps, options, observer);
     }

@@ -28,6 +28,30 @@ impl Libraries {
     }
 }
 
+impl Libraries {
+    /// Returns true if the library takes the operands of a product where they are. PyTorch's functions copy others; a library alone
+    /// needs a unit stride along rows or columns, so that other products are compiled.
+    pub fn takes(self, graph: &Graph, node: &Node) -> bool {
+        if self != Libraries::Products {
+            return true;
+        }
+        let ex = &graph.exprs;
+        let is_one = |e: Expr| ex.as_int(e) == Some(1);
+        let lies = |line: Expr, across: Expr, length: Expr, count: Expr| {
+            let apart = ex.hint(across) >= ex.hint(length);
+            (is_one(line) || is_one(length)) && (apart || is_one(count))
+        };
+        let fits = |v| {
+            let Ok(t) = graph.tensor(v) else { return false };
+            let ([.., rows, columns], [.., outer, inner]) = (&t.sizes[..], &t.strides[..]) else {
+                return false;
+            };
+            lies(*inner, *outer, *columns, *rows) || lies(*outer, *inner, *rows, *columns)
+        };
+        node.reads().all(fits)
+    }
+}
+
 /// Why they are called, for reports.
 pub const REASON: &str = "a library's";
 

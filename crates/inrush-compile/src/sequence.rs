@@ -208,7 +208,9 @@ pub fn compile_sequence(
     for (n, node) in graph.nodes.iter().enumerate() {
         let (calls, why) = match caps.gpu {
             Some(_) => (
-                options.libraries.serve(&node.op) && !partition::has_short_rows(graph, node),
+                options.libraries.serve(&node.op)
+                    && options.libraries.takes(graph, node)
+                    && !partition::has_short_rows(graph, node),
                 library::REASON,
             ),
             None if request.alone => continue,

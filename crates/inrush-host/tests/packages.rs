@@ -43,6 +43,7 @@ fn lowered(mut program: inrush_host::program::HostProgram, arch: &str) -> Lowere
         objects,
         inputs: vec!["x".into()],
         program,
+        complex: Default::default(),
     }
 }
 

@@ -18,6 +18,34 @@ pub struct Lowered {
     pub objects: Vec<Object>,
     /// Names of the user's inputs, in call order.
     pub inputs: Vec<String>,
+    /// Complex inputs and outputs of callers.
+    #[serde(default, skip_serializing_if = "Complex::is_empty")]
+    pub complex: Complex,
+}
+
+/// Inputs and outputs that are complex for callers, by position, with their dtypes. The program sees pairs of real numbers: the same
+/// memory with a last dimension of 2.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Complex {
+    pub inputs: Vec<(usize, Dt)>,
+    pub outputs: Vec<(usize, Dt)>,
+}
+
+impl Complex {
+    /// Returns true if no input and no output is complex.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.outputs.is_empty()
+    }
+
+    /// Returns the complex dtype of an input.
+    pub fn input(&self, at: usize) -> Option<Dt> {
+        self.inputs.iter().find(|c| c.0 == at).map(|c| c.1)
+    }
+
+    /// Returns the complex dtype of an output.
+    pub fn output(&self, at: usize) -> Option<Dt> {
+        self.outputs.iter().find(|c| c.0 == at).map(|c| c.1)
+    }
 }
 
 /// An object of a host without an interpreter.

@@ -4,8 +4,8 @@
 //! interpreter asks for more: nothing that an interpreter does, every value defined once and before it is read, and kernels
 //! for all launches.
 
-use crate::Step as Launched;
-use crate::host::{LibraryOp, Lowered, Object, Out, Segment, StepKind};
+use crate::host::{Gpu, LibraryOp, Lowered, Object, Out, Segment, StepKind};
+use crate::{Dt, Step as Launched};
 use inrush_base::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -25,6 +25,7 @@ impl Lowered {
             "it needs an interpreter",
         )?;
         need(self.inputs.len() == p.inputs.len(), "names of inputs")?;
+        self.check_complex(gpu)?;
         let kernels: BTreeSet<&str> = gpu.kernels.iter().map(|k| k.symbol.as_str()).collect();
         let mut defined = vec![false; p.slots];
         let define = |defined: &mut [bool], slot: usize| {
@@ -93,6 +94,27 @@ impl Lowered {
             need(ok, "an output that nothing defines")?;
         }
         Ok(())
+    }
+
+    /// Checks that complex inputs and outputs are pairs of real numbers in the program.
+    fn check_complex(&self, gpu: &Gpu) -> Result<()> {
+        let pairs = |slot: Option<usize>, dtype: Dt| {
+            let layout = slot.and_then(|s| gpu.layouts.get(s)?.as_ref());
+            layout.is_some_and(|l| dtype.0.part() == Some(l.dtype.0) && !l.sizes.is_empty())
+        };
+        let p = &self.program;
+        let input = |(at, dtype): &(usize, Dt)| pairs(p.inputs.get(*at).copied(), *dtype);
+        let output = |(at, dtype): &(usize, Dt)| match p.outputs.get(*at) {
+            Some(Out::Slot(s)) => pairs(Some(*s), *dtype),
+            _ => false,
+        };
+        let c = &self.complex;
+        match c.inputs.iter().all(input) && c.outputs.iter().all(output) {
+            true => Ok(()),
+            false => Err(Error::input(
+                "a host program is damaged: a complex value without parts",
+            )),
+        }
     }
 }
 

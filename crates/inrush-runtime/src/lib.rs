@@ -44,4 +44,4 @@ pub use session::{Names, NewWeight, Session, Set, WeightSpec, check_update};
 pub use signature::{Dim, InputKind, InputSpec, OutputSpec, Signature};
 pub use tensor::{Storage, Tensor, Value, Writes};
 pub use verify::verify_is_asked_for;
-pub use weights::{MemoryWeights, WeightSource, WeightView};
+pub use weights::{MemoryWeights, Pairs, WeightSource, WeightView};

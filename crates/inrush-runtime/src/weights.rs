@@ -16,7 +16,7 @@ pub struct WeightView<'a> {
 }
 
 /// A complex weight as the pairs of real numbers that programs read: the same bytes with a last dimension of 2.
-pub(crate) struct Pairs {
+pub struct Pairs {
     dtype: DType,
     sizes: Vec<i64>,
     strides: Vec<i64>,
@@ -24,7 +24,7 @@ pub(crate) struct Pairs {
 
 impl Pairs {
     /// Returns the pairs of a complex weight; `None` for another.
-    pub(crate) fn of(view: &WeightView) -> Option<Pairs> {
+    pub fn of(view: &WeightView) -> Option<Pairs> {
         let dtype = view.dtype.part()?;
         let doubled = view.strides.iter().map(|s| s.checked_mul(2));
         let mut strides = doubled.collect::<Option<Vec<i64>>>()?;
@@ -39,7 +39,7 @@ impl Pairs {
     }
 
     /// Returns the pairs in the bytes of the weight.
-    pub(crate) fn view<'a>(&'a self, bytes: &'a [u8]) -> WeightView<'a> {
+    pub fn view<'a>(&'a self, bytes: &'a [u8]) -> WeightView<'a> {
         WeightView {
             dtype: self.dtype,
             sizes: &self.sizes,

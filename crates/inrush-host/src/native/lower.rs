@@ -1,15 +1,16 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
 use crate::program::{
-    Call, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step, StepKind,
+    Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step,
+    StepKind,
 };
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_compile::{
-    Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots, What,
+    Boundary, Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots, What,
     compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
-use inrush_program::GpuTarget;
+use inrush_program::{Dt, GpuTarget};
 
 /// Compiles a graph for a device: segments as kernels, products by a library if the options say so.
 ///
@@ -25,6 +26,9 @@ pub fn compile(
     let mut graph = graph;
     // What a call draws depends on a buffer of the model, which each call leaves one higher.
     inrush_compile::seed_by_state(&mut graph);
+    let graph = inrush_compile::expand_early(graph)?;
+    let boundary = Boundary::of(&graph);
+    let graph = Pipeline::new(caps, options, watch).planar(graph)?;
     let graph = functional(graph, caps, options, watch)?;
     let request = Request {
         // Nothing here asks for gradients, so passes may drop what only they read.
@@ -32,7 +36,13 @@ pub fn compile(
         ..Request::default()
     };
     let sequence = compile_sequence(graph, &request, caps, options, watch)?;
-    lower(sequence, caps, device, target.clone())
+    let mut lowered = lower(sequence, caps, device, target.clone())?;
+    let dtypes = |all: &[(usize, DType)]| all.iter().map(|(at, d)| (*at, Dt(*d))).collect();
+    lowered.complex = Complex {
+        inputs: dtypes(&boundary.inputs),
+        outputs: dtypes(&boundary.outputs),
+    };
+    Ok(lowered)
 }
 
 /// Functionalizes a graph, which passes over whole graphs require. Returns a graph with unknown operators unchanged, so that
@@ -98,6 +108,7 @@ pub fn lower(
         program,
         objects,
         inputs: inputs.into_iter().map(|i| i.1).collect(),
+        complex: Complex::default(),
     })
 }
 

@@ -8,6 +8,7 @@
 //! tensor     tensors in memory of a device; what calls take and give
 //! dlpack     these as tensors of other libraries
 //! weights    sets of weights on the device
+//! complex    complex inputs, outputs and weights as pairs of real numbers
 //! call       the state of a call
 //! graphs     calls that were captured as graphs of the driver
 //! model      calls, updates and swaps of weights
@@ -18,6 +19,7 @@
 //! ```
 
 mod call;
+mod complex;
 pub mod device;
 pub mod dlpack;
 mod graphs;

@@ -1,6 +1,7 @@
 //! A compiled model on a device: its weights, and calls.
 
 use super::call::{CallState, Given, Parts};
+use super::complex::{self, SplitWeights};
 use super::graphs::{self, Captured, Found, Graphs, Key};
 use super::hosts::Hosts;
 use super::memory::TensorLibrary;
@@ -306,6 +307,28 @@ impl Model {
         into: Vec<Option<&DeviceTensor>>,
         stream: Option<Stream>,
     ) -> Result<Vec<Output>> {
+        let lowered = &self.lowered;
+        if lowered.complex.is_empty() {
+            return self.issue_real(inputs, into, stream);
+        }
+        let pairs = complex::inputs(lowered, inputs)?;
+        let given: Vec<Given<'_>> = (inputs.iter().zip(&pairs))
+            .map(|(given, pairs)| pairs.as_ref().map_or(*given, Given::from))
+            .collect();
+        let memory = (into.iter().enumerate())
+            .map(|(at, t)| t.map(|t| complex::into(lowered, at, t)).transpose())
+            .collect::<Result<Vec<_>>>()?;
+        let into = memory.iter().map(Option::as_ref).collect();
+        complex::outputs(lowered, self.issue_real(&given, into, stream)?)
+    }
+
+    /// Issues a call whose tensors are as the program sees them.
+    fn issue_real(
+        &self,
+        inputs: &[Given<'_>],
+        into: Vec<Option<&DeviceTensor>>,
+        stream: Option<Stream>,
+    ) -> Result<Vec<Output>> {
         let _entered = self.enter()?;
         // A swap waits for calls that write the model's buffers, or it would lose their writes.
         let state = self.writes_state().then(|| lock(&self.state));
@@ -438,6 +461,8 @@ impl Model {
     /// # Errors
     /// Those of [`Model::update_weights`].
     pub fn update(&self, which: Set, new: &[(&str, NewWeight<'_>)], names: Names) -> Result<()> {
+        let split = SplitWeights::of(new);
+        let new = &split.weights(new)[..];
         let given = self.check_new(new, names)?;
         let _entered = self.enter()?;
         let mut sets = lock(&self.sets);

@@ -1,8 +1,8 @@
 //! Inputs and outputs of a program, for a caller that only has the package.
 
 use super::weights::{layout, written};
-use crate::program::{Lowered, Object, Out, Read, StepKind};
-use inrush_program::{Output, Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
+use crate::program::{Layout, Lowered, Object, Out, Read, StepKind};
+use inrush_program::{Dt, Output, Program, Size, SizeId, Symbol, SymbolSource, evaluate_known};
 use inrush_runtime::{Dim, InputKind, InputSpec, OutputSpec, Signature};
 
 /// Reads the signature of a program.
@@ -38,13 +38,19 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
         }
         (None, _) => Dim::Formula(shown.show_size(*id)),
     };
-    let input = |(slot, name): (&usize, &String)| {
+    // Complex tensors without their dimension of parts.
+    let tensor = |l: &Layout, complex: Option<Dt>| {
+        let rank = l.sizes.len() - usize::from(complex.is_some() && !l.sizes.is_empty());
+        let sizes = l.sizes[..rank].iter().map(dim).collect();
+        (complex.unwrap_or(l.dtype).0, sizes)
+    };
+    let input = |(at, (slot, name)): (usize, (&usize, &String))| {
         let int = |s: &crate::program::Symbol| s.slot == *slot && s.read == Read::Int;
         let kind = match layout(program, *slot) {
-            Some(l) => InputKind::Tensor {
-                dtype: l.dtype.0,
-                sizes: l.sizes.iter().map(dim).collect(),
-            },
+            Some(l) => {
+                let (dtype, sizes) = tensor(l, lowered.complex.input(at));
+                InputKind::Tensor { dtype, sizes }
+            }
             None if program.symbols.iter().any(int) => InputKind::Int,
             None => InputKind::Ignored,
         };
@@ -54,12 +60,12 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
             written: written[*slot],
         }
     };
-    let output = |o: &Out| match o {
+    let output = |(at, o): (usize, &Out)| match o {
         Out::Slot(s) => match layout(program, *s) {
-            Some(l) => OutputSpec::Tensor {
-                dtype: l.dtype.0,
-                sizes: l.sizes.iter().map(dim).collect(),
-            },
+            Some(l) => {
+                let (dtype, sizes) = tensor(l, lowered.complex.output(at));
+                OutputSpec::Tensor { dtype, sizes }
+            }
             None => number(lowered, *s),
         },
         Out::Size(_) => OutputSpec::Int,
@@ -70,10 +76,10 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
         Out::Mutation { .. } => OutputSpec::Mutation,
     };
     Signature {
-        inputs: (program.inputs.iter().zip(&lowered.inputs))
+        inputs: (program.inputs.iter().zip(&lowered.inputs).enumerate())
             .map(input)
             .collect(),
-        outputs: program.outputs.iter().map(output).collect(),
+        outputs: program.outputs.iter().enumerate().map(output).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
 use inrush_program::{Reads, SEED, SizeId, evaluate_known};
 use inrush_runtime::tensor::{copy_strided, extent};
-use inrush_runtime::{WeightSource, WeightSpec, WeightView};
+use inrush_runtime::{Pairs, WeightSource, WeightSpec, WeightView};
 use std::collections::BTreeMap;
 
 /// Weights begin at multiples of this.
@@ -252,6 +252,8 @@ impl WeightSet {
             }
             let w = (weights.weight(&e.name))
                 .ok_or_else(|| Error::input(format!("the weight `{}` is missing", e.name)))?;
+            let pairs = Pairs::of(&w);
+            let w = pairs.as_ref().map_or(w, |p| p.view(w.bytes));
             if w.dtype != e.dtype || w.sizes != e.shape.sizes.as_slice() {
                 return Err(Error::input(format!(
                     "the weight `{}` has other sizes, strides or dtype than its model says",

@@ -237,6 +237,7 @@ pub fn lowered(program: HostProgram) -> Lowered {
         objects,
         inputs: vec!["x".into()],
         program,
+        complex: Default::default(),
     };
     lowered.check().unwrap();
     lowered
