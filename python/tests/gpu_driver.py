@@ -1,7 +1,7 @@
 """Packages for GPUs on machines without one: a driver in C keeps device memory in this process, Triton's interpreter runs kernels.
 
-`compiled` packages an archive with kernels whose machine code is their source, and `call` runs it in a process of its own. Run with
-arguments, this file is that process, or the interpreter of Python that the command line takes for one with Triton.
+`compiled` packages a module with kernels whose machine code is their source. A `Machine` is a process that loads and calls packages.
+Run with arguments, this file is that process, or the interpreter of Python that the command line takes for one with Triton.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
+import threading
+import traceback
+from multiprocessing.connection import Client, Listener
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target" / "release"
@@ -42,30 +46,84 @@ def compiled(folder, module, inputs, dynamic=None, name="m", targets="h100", opt
     return package
 
 
-@functools.cache
-def driver(folder):
-    """Builds the driver, which is cuBLAS too."""
-    source, library = REPOSITORY / "crates/inrush-host/tests/driver/fake.c", folder / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, source], check=True, timeout=120)
-    (folder / "libcublas.so.12").symlink_to(library)
-    return library
+class Machine:
+    """A process with the driver. With `late`, work waits in its stream until something waits for the stream. `packages` are loaded
+    ahead of PyTorch, so that their products are the driver's: PyTorch brings a cuBLAS for real GPUs, and packages that are loaded
+    later must have none."""
+
+    def __init__(self, folder, packages=(), late=True):
+        source, library = REPOSITORY / "crates/inrush-host/tests/driver/fake.c", folder / "libcuda.so.1"
+        if not library.exists():
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, source], check=True, timeout=120)
+            (folder / "libcublas.so.12").symlink_to(library)
+        self.folder, self.log, self.errors = folder, folder / "log", folder / "errors"
+        self.log.write_text("")
+        env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_LOG": str(self.log)} | ({"FAKE_LATE": "1"} if late else {})
+        self.listener = Listener(str(folder / "socket"))
+        with self.errors.open("w") as errors:
+            command = [sys.executable, __file__, "serve", self.listener.address, *packages]
+            self.process = subprocess.Popen([str(c) for c in command], env=env, stdin=subprocess.DEVNULL, stderr=errors)
+        self.channel = self.listener.accept()
+        self.lock = threading.Lock()
+        self.models = [Model(self, k) for k in range(len(packages))]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
+        self.listener.close()
+        self.process.wait(60)
+
+    def ask(self, what, *args):
+        """Has the process do something; gives the result, or raises what it raised there."""
+        import inrush
+
+        try:
+            with self.lock:
+                self.channel.send_bytes(pickle.dumps((what, args)))
+                failed, result = pickle.loads(self.channel.recv_bytes())
+        except EOFError:
+            raise RuntimeError(f"the machine ended: {self.errors.read_text()[-4000:]}") from None
+        if failed:
+            raise getattr(inrush, failed, RuntimeError)(result)
+        return result
+
+    def load(self, package):
+        return Model(self, self.ask("load", str(package)))
+
+    def seen(self):
+        """What the driver saw since the last look."""
+        lines = self.log.read_text().splitlines()
+        self.log.write_text("")
+        return lines
 
 
-def call(folder, *jobs, late=True):
-    """Runs packages in one process: a job is a package and lists of inputs. Gives for each job and list the outputs and the inputs
-    after the call, or the text of an error, and then what the driver saw."""
-    import torch
+class Model:
+    """A loaded package, like what `inrush.load` gives."""
 
-    driver(folder)
-    given, results, log = folder / "given.pt", folder / "results.pt", folder / "log"
-    torch.save([list(calls) for _, calls in jobs], given)
-    log.write_text("")
-    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_LOG": str(log)} | ({"FAKE_LATE": "1"} if late else {})
-    command = [sys.executable, __file__, "call", folder, given, results, *(package for package, _ in jobs)]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=900, env=env, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-4000:])
-    return torch.load(results, weights_only=False), log.read_text().splitlines()
+    def __init__(self, machine, number):
+        self.machine, self.number = machine, number
+
+    def __call__(self, *inputs):
+        outputs, after = self.machine.ask("call", self.number, inputs)
+        for mine, theirs in zip(inputs, after, strict=True):
+            if hasattr(mine, "copy_") and not mine.equal(theirs):
+                mine.copy_(theirs)
+        return tuple(outputs)
+
+    def update_weights(self, weights, **options):
+        self.machine.ask("update_weights", self.number, {k: v.detach() for k, v in weights.items()}, options)
+
+    def swap_weights(self):
+        self.machine.ask("swap_weights", self.number)
+
+    def weights(self):
+        return self.machine.ask("weights", self.number)
+
+    @property
+    def signature(self):
+        return self.machine.ask("signature", self.number)
 
 
 def worker(script, socket):
@@ -94,13 +152,12 @@ def worker(script, socket):
     module.main()
 
 
-def run(folder, given, results, *packages):
-    """Calls packages over the driver."""
-    native = ctypes.CDLL(os.path.join(folder, "libcuda.so.1"))
+def serve(address, *packages):
+    """Loads and calls packages over the driver."""
+    native = ctypes.CDLL("libcuda.so.1")
     spec = importlib.util.spec_from_file_location("inrush_runtime._native", RELEASE / "libinrush_runtime_native.so")
     runtime = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(runtime)
-    # Ahead of PyTorch, which may bring a cuBLAS for real GPUs.
     models = [runtime.load(package, device="cuda:0", flat=True) for package in packages]
     import torch
 
@@ -116,8 +173,6 @@ def run(folder, given, results, *packages):
         try:
             interpreter.launch(kernel(text), [grid[k] for k in range(3)], ctypes.string_at(arguments, bytes_))
         except BaseException:
-            import traceback
-
             traceback.print_exc()
             os._exit(3)
 
@@ -127,26 +182,47 @@ def run(folder, given, results, *packages):
         """A result in memory of the host."""
         if isinstance(x, (int, float, bool, type(None))):
             return x
-        if x.dtype == "bfloat16":
-            return torch.frombuffer(bytearray(x.tobytes()), dtype=torch.bfloat16).reshape(x.shape)
-        return torch.from_numpy(x.numpy())
+        if getattr(x, "dtype", None) == "bfloat16":
+            flat = torch.frombuffer(bytearray(x.tobytes()) or bytearray(2), dtype=torch.bfloat16)
+            return flat[: x.nbytes // 2].reshape(x.shape)
+        x = x.numpy() if hasattr(x, "numpy") else x
+        return torch.from_numpy(x)
 
-    def answer(model, inputs):
+    def load(package):
+        models.append(runtime.load(package, device="cuda:0", flat=True))
+        return len(models) - 1
+
+    def call(number, inputs):
+        outputs = models[number](*inputs)
+        return [host(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,))], inputs
+
+    tasks = {
+        "load": load,
+        "call": call,
+        "update_weights": lambda number, weights, options: models[number].update_weights(weights, **options),
+        "swap_weights": lambda number: models[number].swap_weights(),
+        "weights": lambda number: {k: host(v) for k, v in models[number].weights().items()},
+        "signature": lambda number: str(models[number].signature),
+    }
+    channel = Client(address)
+    while True:
         try:
-            outputs = model(*inputs)
-        except runtime.Error as e:
-            return f"{type(e).__name__}: {e}"
-        return [host(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,))], list(inputs)
-
-    calls = torch.load(given, weights_only=False)
-    told = [[answer(model, inputs) for inputs in each] for model, each in zip(models, calls)]
-    torch.save(told, results)
+            what, args = pickle.loads(channel.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer = None, tasks[what](*args)
+        except Exception as e:
+            if not isinstance(e, runtime.Error):
+                traceback.print_exc()
+            answer = type(e).__name__, str(e)
+        channel.send_bytes(pickle.dumps(answer))
 
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    if what == "call":
-        run(*rest)
+    if what == "serve":
+        serve(*rest)
     elif rest[0] == "-c":
         print("interpreted")
     else:

@@ -7,10 +7,14 @@ import copy
 import subprocess
 
 import pytest
+import test_package_control
+import test_parts
 import torch
-from gpu_driver import RELEASE, REPOSITORY, call, compiled, tool
+from gpu_driver import RELEASE, REPOSITORY, Machine, compiled, tool
 from torch.export import Dim
 from torch.utils import _pytree as pytree
+
+import inrush
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,27 +49,23 @@ class Of(torch.nn.Module):
 def check(folder, cases):
     """Packages each case (a module or function, lists of inputs, and keywords of `compiled` or buffers) and compares all calls with
     eager: outputs, and what became of inputs. Gives what the driver saw."""
-    jobs, wanted = [], []
+    packages, modules = [], []
     for k, (function, calls, keywords) in enumerate(cases):
         keywords = dict(keywords)
         options = {key: keywords.pop(key) for key in ("dynamic", "options") if key in keywords}
         module = function if isinstance(function, torch.nn.Module) else Of(function, len(calls[0]), **keywords)
-        module.eval()
-        package = compiled(folder, copy.deepcopy(module), copy.deepcopy(calls[0]), name=f"m{k}", **options)
-        jobs.append((package, copy.deepcopy(calls)))
-        for inputs in copy.deepcopy(calls):
-            with torch.no_grad():
-                wanted.append((k, pytree.tree_leaves(module(*inputs)), inputs))
-    told, log = call(folder, *jobs)
-    for (k, outputs, inputs), answer in zip(wanted, [a for job in told for a in job], strict=True):
-        assert not isinstance(answer, str), f"case {k}: {answer}"
-        for want, got in zip((*outputs, *inputs), (*answer[0], *answer[1]), strict=True):
-            if not isinstance(want, torch.Tensor):
-                assert type(got) is type(want) and got == want, f"case {k}"
-                continue
-            message = lambda m, k=k: f"case {k}: {m}"  # noqa: E731
-            torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-5, equal_nan=True, msg=message)
-    return log
+        modules.append(module.eval())
+        packages.append(compiled(folder, copy.deepcopy(module), copy.deepcopy(calls[0]), name=f"m{k}", **options))
+    with Machine(folder, packages) as machine:
+        for k, ((_, calls, _), module, model) in enumerate(zip(cases, modules, machine.models, strict=True)):
+            for inputs in calls:
+                theirs, ours = copy.deepcopy(inputs), copy.deepcopy(inputs)
+                with torch.no_grad():
+                    wanted, got = pytree.tree_leaves(module(*theirs)), model(*ours)
+                for want, have in zip((*wanted, *theirs), (*got, *ours), strict=True):
+                    message = lambda m, k=k: f"case {k}: {m}"  # noqa: E731
+                    torch.testing.assert_close(have, want, rtol=2e-4, atol=2e-5, equal_nan=True, msg=message)
+        return machine.seen()
 
 
 def c(*sizes, dtype=torch.complex64):
@@ -102,9 +102,41 @@ def test_complex_numbers(tmp_path):
 
 def test_complex_inputs_are_complex(tmp_path):
     package = compiled(tmp_path, Of(lambda _, z: z * 2, 1), (c(4),))
-    (told,), _ = call(tmp_path, (package, [(torch.randn(4),), (c(5),), (c(4),)]))
-    assert "input `a`: it is float32, the model was compiled for complex64" in told[0]
-    assert "InputError" in told[1]
-    assert told[2][0][0].dtype == torch.complex64
+    with Machine(tmp_path) as machine:
+        model = machine.load(package)
+        with pytest.raises(inrush.InputError, match="input `a`: it is float32, the model was compiled for complex64"):
+            model(torch.randn(4))
+        with pytest.raises(inrush.InputError, match="sizes"):
+            model(c(5))
+        assert model(c(4))[0].dtype == torch.complex64
+        assert "a: complex64[4]" in model.signature
     shown = tool(tmp_path, "inspect", package, "--stage", "summary").stdout
     assert "target cuda:h100" in shown, shown
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """A process that loads packages one after the other."""
+    with Machine(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
+
+
+@pytest.fixture
+def on_gpu(machine, monkeypatch):
+    """Has the tests of programs in parts on CPUs compile for a GPU."""
+
+    def packed(folder, module, *inputs, dynamic=None):
+        return machine.load(compiled(folder, module, inputs, dynamic=dynamic, options=["--no-libraries"]))
+
+    monkeypatch.setattr(test_parts, "packed", packed)
+    monkeypatch.setattr(test_package_control, "packed", packed)
+
+
+PARTS = [
+    (test_package_control.test_cond_runs_one_of_two_branches, ()),
+]
+
+
+@pytest.mark.parametrize(("test", "parameters"), PARTS, ids=lambda v: getattr(v, "__name__", None))
+def test_in_parts(test, parameters, tmp_path, on_gpu):
+    test(tmp_path, *parameters)

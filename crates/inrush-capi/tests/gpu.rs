@@ -25,6 +25,8 @@ fn package(folder: &Path) -> PathBuf {
         inputs: vec!["x".into()],
         program: program(gpu, steps, 3, last, 1),
         complex: Default::default(),
+        guards: Vec::new(),
+        bounds: Vec::new(),
     };
     let Ok(Wanted::Gpu(w)) = Wanted::parse("h100") else {
         panic!("no target");

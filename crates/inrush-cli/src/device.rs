@@ -270,17 +270,9 @@ fn symbol_value(program: &HostProgram, symbol: usize) -> i64 {
     value
 }
 
-/// Returns the number of launches and of products in a call.
+/// Returns the number of launches and of products in a call that runs every part once.
 pub(crate) fn count(model: &Model) -> (usize, usize) {
-    let (mut launches, mut products) = (0, 0);
-    for step in &model.program().steps {
-        match &step.kind {
-            StepKind::Segment(s) => launches += s.program.steps.len(),
-            StepKind::Library(_) => products += 1,
-            _ => {}
-        }
-    }
-    (launches, products)
+    (model.lowered().launches(), model.lowered().products())
 }
 
 /// Returns tensors of a file as inputs: by name, else by position.

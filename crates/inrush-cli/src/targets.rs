@@ -1,6 +1,6 @@
 //! The targets of a package as text.
 
-use inrush_host::program::{LibraryOp, StepKind};
+use inrush_host::program::{LibraryOp, Lowered, StepKind};
 use inrush_package::{CpuTarget, GpuTarget, Package, Target};
 use inrush_program::parts::outline::outline;
 use std::fmt::Write;
@@ -30,7 +30,7 @@ pub(crate) fn text(package: &Package, stage: &str) -> String {
                 }
             }
             Target::Cpu(t) => out.push_str(&t.program.to_string()),
-            Target::Gpu(t) => out.push_str(&steps(t)),
+            Target::Gpu(t) => steps(&t.lowered, 0, &mut out),
         }
     }
     out
@@ -64,8 +64,12 @@ fn gpu(package: &Package, t: &GpuTarget) -> String {
             dotted(p.capability)
         ),
     };
+    let host = match t.lowered.host_functions() {
+        names if names.is_empty() => String::new(),
+        names => format!(", runs on the host: {}", names.join(", ")),
+    };
     format!(
-        "{} kernels, {} products by a library, {code} bytes of machine code, {of_ptx}",
+        "{} kernels, {} products by a library, {code} bytes of machine code, {of_ptx}{host}",
         t.kernels.len(),
         t.products()
     )
@@ -75,19 +79,24 @@ fn dotted(capability: u32) -> String {
     format!("{}.{}", capability / 10, capability % 10)
 }
 
-/// Returns the steps of a host program.
-fn steps(t: &GpuTarget) -> String {
-    let mut out = String::new();
+/// Returns the steps of a host program, and of those that its control flow calls.
+fn steps(lowered: &Lowered, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
     let slots = |all: &[usize]| {
         let names: Vec<String> = all.iter().map(|s| format!("%{s}")).collect();
         names.join(", ")
     };
-    for step in &t.lowered.program.steps {
+    for step in &lowered.program.steps {
         match &step.kind {
             StepKind::Segment(s) => {
-                _ = writeln!(out, "{} = segment({})", slots(&s.outputs), slots(&s.inputs));
+                _ = writeln!(
+                    out,
+                    "{pad}{} = segment({})",
+                    slots(&s.outputs),
+                    slots(&s.inputs)
+                );
                 for line in s.program.to_string().lines() {
-                    _ = writeln!(out, "  {line}");
+                    _ = writeln!(out, "{pad}  {line}");
                 }
             }
             StepKind::Library(l) => {
@@ -97,13 +106,32 @@ fn steps(t: &GpuTarget) -> String {
                     LibraryOp::Bmm => "bmm",
                     _ => "library",
                 };
-                _ = writeln!(out, "{} = {op}({})", slots(&l.outs), slots(&inputs));
+                _ = writeln!(out, "{pad}{} = {op}({})", slots(&l.outs), slots(&inputs));
             }
             StepKind::View(v) => {
-                _ = writeln!(out, "%{} = view(%{})", v.value, v.base);
+                _ = writeln!(out, "{pad}%{} = view(%{})", v.value, v.base);
+            }
+            StepKind::Work(w) => {
+                let host = if w.bodies().is_empty() {
+                    "on the host, "
+                } else {
+                    ""
+                };
+                let origin: Vec<&str> = w.origin().split_whitespace().collect();
+                _ = writeln!(
+                    out,
+                    "{pad}{} = {}({}), {host}{}",
+                    slots(w.fills()),
+                    w.title(),
+                    slots(&w.reads()),
+                    origin.join(" ")
+                );
+                for (name, body) in w.bodies() {
+                    _ = writeln!(out, "{pad}  {name}:");
+                    steps(&body.program, depth + 2, out);
+                }
             }
             StepKind::Call(_) | StepKind::Kernel(_) => {}
         }
     }
-    out
 }

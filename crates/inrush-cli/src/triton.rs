@@ -135,13 +135,12 @@ pub(crate) fn compile(
         &options,
         &mut watch,
     )?;
-    let program = (lowered.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
     let start = Instant::now();
     progress.step(format!(
         "build: {} kernels by Triton",
-        program.kernels.len()
+        lowered.kernels().len()
     ));
-    let (binaries, cached) = build::build(pool, program)?;
+    let (binaries, cached) = build::build_all(pool, &lowered)?;
     times.stages.push(("build", start.elapsed()));
     Ok((lowered, binaries, cached))
 }

@@ -13,7 +13,7 @@ mod gpu;
 mod library;
 mod no_kernels;
 mod partition;
-mod parts;
+pub mod parts;
 pub mod pipeline;
 mod repeat;
 mod same;

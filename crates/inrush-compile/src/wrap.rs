@@ -153,16 +153,21 @@ pub(crate) fn input(sizes: &mut Sizes, i: &SignatureInput) -> Result<program::In
 /// Returns a guard of the program.
 pub(crate) fn guard(sizes: &mut Sizes, g: &Guard) -> Result<program::Guard> {
     Ok(program::Guard {
-        relation: match g.relation {
-            GraphRelation::Eq => program::Relation::Eq,
-            GraphRelation::Ne => program::Relation::Ne,
-            GraphRelation::Le => program::Relation::Le,
-            GraphRelation::Lt => program::Relation::Lt,
-        },
+        relation: relation(g.relation),
         left: sizes.of(g.left)?,
         right: sizes.of(g.right)?,
         why: g.why.clone(),
     })
+}
+
+/// Returns a relation of a graph's guard as programs name it.
+pub(crate) fn relation(r: GraphRelation) -> program::Relation {
+    match r {
+        GraphRelation::Eq => program::Relation::Eq,
+        GraphRelation::Ne => program::Relation::Ne,
+        GraphRelation::Le => program::Relation::Le,
+        GraphRelation::Lt => program::Relation::Lt,
+    }
 }
 
 impl<'a> Wrap<'a> {

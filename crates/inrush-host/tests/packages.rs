@@ -44,6 +44,8 @@ fn lowered(mut program: inrush_host::program::HostProgram, arch: &str) -> Lowere
         inputs: vec!["x".into()],
         program,
         complex: Default::default(),
+        guards: Vec::new(),
+        bounds: Vec::new(),
     }
 }
 

@@ -126,11 +126,7 @@ impl GpuTarget {
 
     /// Returns the number of matrix products that a call has a library do.
     pub fn products(&self) -> usize {
-        use inrush_program::host::StepKind;
-        let steps = self.lowered.program.steps.iter();
-        steps
-            .filter(|s| matches!(s.kind, StepKind::Library(_)))
-            .count()
+        self.lowered.products()
     }
 
     /// Checks what an executor relies on: it may come from a file.
@@ -149,7 +145,12 @@ impl GpuTarget {
             Some(gpu) if gpu.target == self.gpu.build => gpu,
             _ => return damaged("its program is for another GPU"),
         };
-        if self.kernels.len() != gpu.kernels.len() {
+        let inner = self.lowered.programs().into_iter();
+        let mut others = inner.filter_map(|l| l.program.gpu.as_ref());
+        if others.any(|g| g.target != self.gpu.build) {
+            return damaged("a program that it calls is for another GPU");
+        }
+        if self.kernels.len() != self.lowered.kernels().len() {
             return damaged("its kernels are not those of its program");
         }
         for k in &self.kernels {

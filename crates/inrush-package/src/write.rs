@@ -167,10 +167,8 @@ fn entry<'a>(n: usize, target: &'a TargetParts<'_>, code: &mut Entries<'a>) -> T
             kernels,
         } => {
             let mut lowered = (*lowered).clone();
-            for k in lowered.program.gpu.iter_mut().flat_map(|g| &mut g.kernels) {
-                // Source is of no use to a machine that builds nothing.
-                k.text.clear();
-            }
+            // Source is of no use to a machine that builds nothing.
+            lowered.change(&mut |gpu| gpu.kernels.iter_mut().for_each(|k| k.text.clear()));
             let first = code.len();
             let mut add = |name: String, bytes: &'a [u8]| {
                 // Kernels that differ in names only have the same code.

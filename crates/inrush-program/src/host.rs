@@ -1,7 +1,8 @@
 //! The steps of a compiled graph's call, as data: it is written to caches and read back. Objects of the host (constants,
 //! operators that it calls) are in a list of its own, and are named by position.
 
-use crate::{Dt, GpuKernel, GpuTarget, Num, Program, Size, SizeId};
+use crate::parts::Work;
+use crate::{Dt, GpuKernel, GpuTarget, Guard, Num, Program, Size, SizeId};
 use inrush_base::{Error, Isa, Result};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ pub const USER_KERNEL: &str = "triton.";
 pub type ObjectId = usize;
 
 /// A host program that needs no interpreter, with the objects that it names: what a package holds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Lowered {
     pub program: HostProgram,
     pub objects: Vec<Object>,
@@ -21,6 +22,20 @@ pub struct Lowered {
     /// Complex inputs and outputs of callers.
     #[serde(default, skip_serializing_if = "Complex::is_empty")]
     pub complex: Complex,
+    /// Conditions on sizes that are known before the call or read from data.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
+    /// Names and bounds of the symbols; empty where the segments tell them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bounds: Vec<Bounds>,
+}
+
+/// The name of a symbol and its inclusive bounds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Bounds {
+    pub name: String,
+    pub lower: i64,
+    pub upper: i64,
 }
 
 /// Inputs and outputs that are complex for callers, by position, with their dtypes. The program sees pairs of real numbers: the same
@@ -58,7 +73,7 @@ pub enum Object {
 }
 
 /// The steps of a call with all that it needs but machine code and objects of the host.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HostProgram {
     pub steps: Vec<Step>,
     pub symbols: Vec<Symbol>,
@@ -79,7 +94,7 @@ pub struct HostProgram {
 }
 
 /// Kernels for a GPU, and what native calls there must know of tensors.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Gpu {
     /// Calls are captured and replayed.
     pub graphs: bool,
@@ -141,7 +156,7 @@ pub enum Read {
     },
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Step {
     pub kind: StepKind,
     /// Slots that nothing reads any more.
@@ -150,18 +165,20 @@ pub struct Step {
     pub binds_symbols: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum StepKind {
     Segment(Segment),
     Call(Call),
     View(View),
     Library(Library),
     Kernel(UserKernel),
+    /// Work of a host without an interpreter: control flow, functions of the runtime's library.
+    Work(Box<Work<Lowered>>),
 }
 
 /// A kernel that the user wrote, launched like those of segments. It writes into copies of its arguments, or into these
 /// themselves where nothing reads them any more.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct UserKernel {
     /// Position among the kernels.
     pub kernel: usize,
@@ -176,7 +193,7 @@ pub struct UserKernel {
     pub outs: Vec<usize>,
 }
 
-#[derive(Copy, Clone, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Argument {
     /// The tensor at this position.
     Tensor(usize),
@@ -186,7 +203,7 @@ pub enum Argument {
 }
 
 /// An operator that a library does, without an interpreter.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Library {
     pub op: LibraryOp,
     /// Slots of its tensors, `None` for those left out.
@@ -279,7 +296,7 @@ pub struct Segment {
 }
 
 /// A called operator.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
     pub target: ObjectId,
     pub args: Vec<Template>,
@@ -310,7 +327,7 @@ impl Call {
 }
 
 /// An argument, with places where values of the call go.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Template {
     Slot(usize),
     Size(SizeId),
@@ -337,7 +354,7 @@ pub struct View {
     pub base_layout: Option<(Vec<SizeId>, Vec<SizeId>)>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Out {
     Slot(usize),
     Size(SizeId),
@@ -444,6 +461,11 @@ impl HostProgram {
                             Argument::Int(_) | Argument::Float(_) => {}
                         }
                     }
+                }
+                // [`Lowered::check`] checks more: only executors without an interpreter do it.
+                StepKind::Work(w) => {
+                    slots(&w.reads())?;
+                    slots(w.fills())?;
                 }
                 StepKind::View(v) => {
                     slots(&[v.base, v.value])?;

@@ -4,8 +4,9 @@
 //! interpreter asks for more: nothing that an interpreter does, every value defined once and before it is read, and kernels
 //! for all launches.
 
-use crate::host::{Gpu, LibraryOp, Lowered, Object, Out, Segment, StepKind};
-use crate::{Dt, Step as Launched};
+use crate::host::{Gpu, LibraryOp, Lowered, Object, Out, Segment, Step, StepKind};
+use crate::parts::Work;
+use crate::{Buffer, Dt, GpuKernel, Guard, Place, Step as Launched};
 use inrush_base::{Error, Result};
 use std::collections::BTreeSet;
 
@@ -15,6 +16,11 @@ impl Lowered {
     /// # Errors
     /// An input error.
     pub fn check(&self) -> Result<()> {
+        self.check_within(0)
+    }
+
+    /// Likewise; `depth` programs are around this one.
+    pub(crate) fn check_within(&self, depth: usize) -> Result<()> {
         let p = &self.program;
         let damaged = |what: &str| Error::input(format!("a host program is damaged: {what}"));
         let need = |ok: bool, what: &str| if ok { Ok(()) } else { Err(damaged(what)) };
@@ -42,7 +48,8 @@ impl Lowered {
             define(&mut defined, *slot)?;
         }
         for step in &p.steps {
-            need(!step.binds_symbols, "a size that depends on data")?;
+            let work = matches!(step.kind, StepKind::Work(_));
+            need(work || !step.binds_symbols, "a size that depends on data")?;
             let (reads, outs): (Vec<usize>, &[usize]) = match &step.kind {
                 StepKind::Segment(s) => {
                     check_segment(s, &kernels)?;
@@ -62,6 +69,10 @@ impl Lowered {
                     )?;
                     (reads, &l.outs)
                 }
+                StepKind::Work(w) => {
+                    w.verify((p.slots, p.sizes.len()), depth)?;
+                    (w.reads(), w.fills())
+                }
                 StepKind::Call(_) | StepKind::Kernel(_) => {
                     return Err(damaged("a step that needs an interpreter"));
                 }
@@ -75,9 +86,19 @@ impl Lowered {
             }
         }
         for s in &p.symbols {
-            let given = p.inputs.contains(&s.slot) && s.after.is_none();
-            need(given, "a size that depends on data")?;
+            let known = match s.after {
+                None => p.inputs.contains(&s.slot),
+                Some(at) => p.steps.get(at).is_some_and(|step| {
+                    let made = |w: &Work<Lowered>| w.fills().contains(&s.slot);
+                    step.binds_symbols && matches!(&step.kind, StepKind::Work(w) if made(w))
+                }),
+            };
+            need(known, "a size that is read from nothing")?;
         }
+        let guarded = |g: &Guard| [g.left, g.right].iter().all(|id| (id.0 as usize) < p.sizes.len());
+        need(self.guards.iter().all(guarded), "a condition on sizes")?;
+        let bounded = self.bounds.is_empty() || self.bounds.len() == p.symbols.len();
+        need(bounded, "bounds of sizes")?;
         let mut written = BTreeSet::new();
         for o in &p.outputs {
             let ok = match o {
@@ -94,6 +115,89 @@ impl Lowered {
             need(ok, "an output that nothing defines")?;
         }
         Ok(())
+    }
+
+    /// Returns true if a call writes an argument or a weight.
+    pub fn writes(&self) -> bool {
+        let changes = |o: &Out| matches!(o, Out::Mutation { .. });
+        let written = |s: &Segment| {
+            let outer = |b: &Buffer| matches!(b.place, Place::Input { .. } | Place::Weight(_));
+            s.program.buffers.iter().any(|b| b.written && outer(b))
+        };
+        self.program.outputs.iter().any(changes)
+            || (self.program.steps.iter())
+                .any(|s| matches!(&s.kind, StepKind::Segment(s) if written(s)))
+    }
+
+    /// Returns the work of the steps that no kernel does.
+    fn works(&self) -> impl Iterator<Item = &Work<Lowered>> {
+        self.program.steps.iter().filter_map(|s| match &s.kind {
+            StepKind::Work(w) => Some(&**w),
+            _ => None,
+        })
+    }
+
+    /// Returns the program, then those that its control flow calls, in the order of the steps.
+    pub fn programs(&self) -> Vec<&Lowered> {
+        let mut all = vec![self];
+        for w in self.works() {
+            for (_, body) in w.bodies() {
+                all.extend(body.program.programs());
+            }
+        }
+        all
+    }
+
+    /// Returns the kernels of these programs, in order.
+    pub fn kernels(&self) -> Vec<&GpuKernel> {
+        (self.programs().into_iter())
+            .flat_map(|l| l.program.gpu.iter().flat_map(|g| &g.kernels))
+            .collect()
+    }
+
+    /// Applies a function to these programs.
+    pub fn change(&mut self, f: &mut dyn FnMut(&mut Gpu)) {
+        if let Some(gpu) = &mut self.program.gpu {
+            f(gpu);
+        }
+        for step in &mut self.program.steps {
+            if let StepKind::Work(w) = &mut step.kind {
+                w.bodies_mut().into_iter().for_each(|b| b.program.change(f));
+            }
+        }
+    }
+
+    /// Returns the number of launches of kernels, in all programs.
+    pub fn launches(&self) -> usize {
+        let of = |step: &Step| match &step.kind {
+            StepKind::Segment(s) => s.program.steps.len(),
+            _ => 0,
+        };
+        (self.programs().into_iter())
+            .flat_map(|l| l.program.steps.iter().map(of))
+            .sum()
+    }
+
+    /// Returns the number of matrix products that a library does, in all programs.
+    pub fn products(&self) -> usize {
+        let library = |s: &&Step| matches!(s.kind, StepKind::Library(_));
+        let of = |l: &Lowered| l.program.steps.iter().filter(library).count();
+        self.programs().into_iter().map(of).sum()
+    }
+
+    /// Returns the names of functions that run on the host, sorted, each once, in all programs.
+    pub fn host_functions(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = (self.programs().into_iter())
+            .flat_map(|l| l.works().flat_map(Work::host_functions))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Returns true if a call waits for data of the device, which decide about sizes or about what runs.
+    pub fn reads_data(&self) -> bool {
+        self.works().next().is_some()
     }
 
     /// Checks that complex inputs and outputs are pairs of real numbers in the program.

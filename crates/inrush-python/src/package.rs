@@ -221,8 +221,7 @@ fn for_gpu(graph: Graph, w: &WantedGpu, libraries: bool, pool: &Pool) -> Result<
         ..options(threads)
     };
     let lowered = native::compile(graph, (&w.caps, &w.gpu.build), w.device, &options, &mut ())?;
-    let gpu = (lowered.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
-    let (binaries, _) = build::build(pool, gpu)?;
+    let (binaries, _) = build::build_all(pool, &lowered)?;
     Ok(Compiled::Gpu(w.gpu.clone(), lowered, binaries))
 }
 

@@ -180,7 +180,10 @@ pub fn check(program: &Program, sizes: &[i64], symbols: &[i64], inputs: &[Value]
 }
 
 /// Checks that a guard holds for the values of its sides.
-pub(crate) fn check_guard(g: &Guard, l: i64, r: i64) -> Result<()> {
+///
+/// # Errors
+/// An input error with the condition and both values.
+pub fn check_guard(g: &Guard, l: i64, r: i64) -> Result<()> {
     let holds = match g.relation {
         Relation::Eq => l == r,
         Relation::Ne => l != r,

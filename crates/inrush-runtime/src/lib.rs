@@ -31,7 +31,7 @@ mod verify;
 pub mod watch;
 mod weights;
 
-pub use bind::other_strides;
+pub use bind::{check_guard, other_strides};
 pub use exec::CallStats;
 pub use hosted::{HostedOutput, Memory, View};
 pub use inrush_cpu::{OpenMp, Pool};
@@ -39,6 +39,7 @@ pub use inrush_package::{Package, TREES};
 pub use model::{Bound, Model, Parts};
 pub use package::cpu_target;
 pub use panels::panels_for;
+pub use parts::{flow, has_dynamic, run_dynamic, segment_integers};
 pub use planned::{CallPlan, CallShape, OutputPlace, PlannedInput, PlannedOutput};
 pub use session::{Names, NewWeight, Session, Set, WeightSpec, check_update};
 pub use signature::{Dim, InputKind, InputSpec, OutputSpec, Signature};

@@ -58,7 +58,8 @@ pub struct Model {
 pub(crate) struct Code {
     /// By kernel.
     pub symbols: Vec<Symbol>,
-    _library: libloading::Library,
+    /// `None` for a program without kernels.
+    _library: Option<libloading::Library>,
 }
 
 /// Base addresses of buffers that outlive calls, and the memory that they are in.
@@ -98,6 +99,22 @@ impl Model {
             pool,
         } = parts;
         Bound::new(program, weights, pool)?.load(object)
+    }
+
+    /// Makes a model of a program that calls functions of the library and nothing else.
+    ///
+    /// # Errors
+    /// An input error for a program with kernels, weights or parts.
+    pub fn of_library(program: Program, pool: Arc<Pool>) -> Result<Model> {
+        if !program.kernels.is_empty() || program.parts.is_some() {
+            return Err(Error::input("the program has kernels, and no machine code"));
+        }
+        let code = Code {
+            symbols: Vec::new(),
+            _library: None,
+        };
+        let weights = Box::new(crate::MemoryWeights::default());
+        Bound::new(program, weights, pool)?.with_code(Arc::new(code))
     }
 
     /// Makes a model of the same program and code on other weights: binds and packs them and runs the load steps again.
@@ -381,7 +398,7 @@ fn load_code(program: &Program, object: &Path) -> Result<Code> {
     }
     Ok(Code {
         symbols,
-        _library: library,
+        _library: Some(library),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::html::{STYLE, bytes, details, escape, table};
 use crate::targets;
-use inrush_host::program::{LibraryOp, StepKind};
+use inrush_host::program::{LibraryOp, Lowered, StepKind};
 use inrush_package::{GpuTarget, Package, Target};
 use inrush_program::Step;
 
@@ -35,12 +35,8 @@ pub(super) fn page(model: &str, package: &Package) -> String {
 /// Returns the table of key figures of a target.
 fn summary(package: &Package, t: &GpuTarget) -> String {
     let program = &t.lowered.program;
-    let launches: usize = (program.steps.iter())
-        .map(|s| match &s.kind {
-            StepKind::Segment(s) => s.program.steps.len(),
-            _ => 0,
-        })
-        .sum();
+    let launches = t.lowered.launches();
+    let host = t.lowered.host_functions().join(", ");
     let code: usize = (t.kernels.iter())
         .map(|k| package.code(&k.code).len())
         .sum();
@@ -59,32 +55,40 @@ fn summary(package: &Package, t: &GpuTarget) -> String {
         ["machine code".into(), bytes(code as i64)],
         ["PTX".into(), bytes(ptx as i64)],
         ["weights".into(), program.constants.len().to_string()],
+        ["runs on the host".into(), host],
     ];
-    let cells = rows.map(|r| r.iter().map(|c| escape(c)).collect());
+    let shown = rows.iter().filter(|r| !r[1].is_empty());
+    let cells = shown.map(|r| r.iter().map(|c| escape(c)).collect());
     table(&["", ""], cells)
 }
 
-/// Returns the table of the steps of a call.
+/// Returns the table of the steps of a call. Those of programs that control flow calls are named after it.
 fn steps(t: &GpuTarget) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut row = |what: &str, how: &str| {
+    add_steps(&t.lowered, "", &mut rows);
+    table(&["step", "what", "kernel"], rows)
+}
+
+fn add_steps(lowered: &Lowered, within: &str, rows: &mut Vec<Vec<String>>) {
+    let row = |rows: &mut Vec<Vec<String>>, what: &str, how: &str| {
         rows.push(vec![
             (rows.len() + 1).to_string(),
-            escape(what),
+            escape(&format!("{within}{what}")),
             format!("<code>{}</code>", escape(how)),
         ]);
     };
-    for step in &t.lowered.program.steps {
+    for step in &lowered.program.steps {
         match &step.kind {
             StepKind::Segment(s) => {
                 for step in &s.program.steps {
                     if let Step::Launch(l) = step {
                         let kernel = &s.program.kernels[l.kernel as usize];
-                        row(&kernel.title, &kernel.symbol);
+                        row(rows, &kernel.title, &kernel.symbol);
                     }
                 }
             }
             StepKind::Library(l) => row(
+                rows,
                 "a product by cuBLAS",
                 match l.op {
                     LibraryOp::Mm => "mm",
@@ -92,8 +96,17 @@ fn steps(t: &GpuTarget) -> String {
                     _ => "library",
                 },
             ),
+            StepKind::Work(w) => {
+                let title = w.title();
+                match w.bodies().is_empty() {
+                    true => row(rows, &format!("{title}, on the host"), w.origin()),
+                    false => row(rows, &title, w.origin()),
+                }
+                for (name, body) in w.bodies() {
+                    add_steps(&body.program, &format!("{within}{title}, {name}: "), rows);
+                }
+            }
             StepKind::View(_) | StepKind::Call(_) | StepKind::Kernel(_) => {}
         }
     }
-    table(&["step", "what", "kernel"], rows)
 }

@@ -6,19 +6,19 @@
 //!
 //! A weight that no call writes is a weight of the bodies that take it, packed and folded at load; others are arguments.
 
-use super::Build;
-use super::lower::Lower;
+use super::calls::{Bodies, Calls};
 use crate::Call;
 use crate::partition::Held;
 use inrush_aten::dynamic::is_control;
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Input, InputKind, Type, ValueId};
-use inrush_program::parts::{Body, Cond, Operand, Scan, StepKind, While};
-use inrush_program::{Dt, Output, host};
+use inrush_program::parts::{Body, Cond, Operand, Scan, While, Work};
+use inrush_program::{Dt, host};
 
-/// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack.
-pub(super) fn integers(graph: &Graph) -> Vec<Expr> {
+/// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack, sides of
+/// conditions.
+pub fn integers(graph: &Graph) -> Vec<Expr> {
     let mut all = Vec::new();
     for node in &graph.nodes {
         let control = is_control(&node.op);
@@ -45,6 +45,7 @@ pub(super) fn integers(graph: &Graph) -> Vec<Expr> {
             }
         }
     }
+    all.extend(graph.guards.iter().flat_map(|g| [g.left, g.right]));
     all.sort();
     all.dedup();
     all
@@ -83,17 +84,21 @@ fn given(arg: &Arg) -> Result<Vec<Given>> {
 }
 
 /// The compilation of a graph's control flow.
-pub(super) struct Control<'a, 'b, 'c> {
-    pub graph: &'a Graph,
+pub(super) struct Control<'a, B> {
     /// Weights that bodies hold themselves.
     pub held: &'a Held,
-    pub build: &'b mut Build<'c>,
+    pub bodies: &'a mut B,
 }
 
-impl Control<'_, '_, '_> {
-    /// Returns the step of a node.
-    pub fn step(&mut self, l: &mut Lower<'_>, c: &Call, origin: String) -> Result<StepKind> {
-        let node = &self.graph.nodes[c.node.index()];
+impl<B: Bodies> Control<'_, B> {
+    /// Returns the work of a node.
+    pub fn work(
+        &mut self,
+        l: &mut Calls<'_>,
+        c: &Call,
+        origin: String,
+    ) -> Result<Work<B::Program>> {
+        let node = &l.graph.nodes[c.node.index()];
         match (node.op.as_str(), &node.args[..]) {
             ("higher_order.cond", [predicate, Arg::Body(then), Arg::Body(otherwise), operands]) => {
                 let operands = given(operands)?;
@@ -101,7 +106,7 @@ impl Control<'_, '_, '_> {
                     Arg::Value(v) => *v,
                     _ => return Err(Error::unsupported("a choice that is known")),
                 };
-                Ok(StepKind::Cond(Cond {
+                Ok(Work::Cond(Cond {
                     predicate: l.slots.of(branch),
                     then: self.body(l, *then, &operands)?,
                     otherwise: self.body(l, *otherwise, &operands)?,
@@ -116,7 +121,7 @@ impl Control<'_, '_, '_> {
                 let carried = given(carried)?;
                 let mut all = handed(Operand::Carried, carried.len());
                 all.extend(given(operands)?);
-                Ok(StepKind::While(While {
+                Ok(Work::While(While {
                     condition: self.body(l, *condition, &all)?,
                     body: self.body(l, *body, &all)?,
                     carried: self.operands(l, &carried)?,
@@ -138,12 +143,12 @@ impl Control<'_, '_, '_> {
 
     fn scan(
         &mut self,
-        l: &mut Lower<'_>,
+        l: &mut Calls<'_>,
         body: usize,
         (carried, sliced, operands): (Vec<Given>, Vec<Given>, Vec<Given>),
         c: &Call,
         origin: String,
-    ) -> Result<StepKind> {
+    ) -> Result<Work<B::Program>> {
         let mut all = handed(Operand::Carried, carried.len());
         all.extend(handed(Operand::Slice, sliced.len()));
         all.extend(operands);
@@ -155,7 +160,7 @@ impl Control<'_, '_, '_> {
             .collect::<Result<_>>()?;
         let stacked = (c.outs.iter().skip(carried.len()))
             .map(|v| {
-                let t = self.graph.tensor(*v)?;
+                let t = l.graph.tensor(*v)?;
                 Ok(host::Layout {
                     dtype: Dt(t.dtype),
                     sizes: (t.sizes.iter().map(|e| l.int(*e))).collect::<Result<_>>()?,
@@ -163,7 +168,7 @@ impl Control<'_, '_, '_> {
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(StepKind::Scan(Scan {
+        Ok(Work::Scan(Scan {
             body: self.body(l, body, &all)?,
             carried: self.operands(l, &carried)?,
             sliced: tensors,
@@ -173,13 +178,13 @@ impl Control<'_, '_, '_> {
         }))
     }
 
-    fn operands(&self, l: &mut Lower<'_>, given: &[Given]) -> Result<Vec<Operand>> {
+    fn operands(&self, l: &mut Calls<'_>, given: &[Given]) -> Result<Vec<Operand>> {
         given.iter().map(|g| self.operand(l, *g)).collect()
     }
 
-    fn operand(&self, l: &mut Lower<'_>, given: Given) -> Result<Operand> {
+    fn operand(&self, l: &mut Calls<'_>, given: Given) -> Result<Operand> {
         Ok(match given {
-            Given::Value(v) => match self.graph.value(v).ty {
+            Given::Value(v) => match l.graph.value(v).ty {
                 Type::Int(e) => Operand::Size(l.int(e)?),
                 _ => Operand::Slot(l.slots.of(v)),
             },
@@ -189,8 +194,8 @@ impl Control<'_, '_, '_> {
     }
 
     /// Compiles a body for its operands. Integers that it takes after them are symbols of the graph around.
-    fn body(&mut self, l: &mut Lower<'_>, body: usize, given: &[Given]) -> Result<Body> {
-        let mut graph = self.graph.bodies[body].clone();
+    fn body(&mut self, l: &mut Calls<'_>, body: usize, given: &[Given]) -> Result<Body<B::Program>> {
+        let mut graph = l.graph.bodies[body].clone();
         if let Some(n) = (graph.nodes.iter()).find(|n| inrush_aten::random::draws(n)) {
             let e = Error::unsupported("random numbers within control flow");
             return Err(graph.locate(n, e));
@@ -209,7 +214,7 @@ impl Control<'_, '_, '_> {
                 }
                 Some(g) => self.operand(l, *g)?,
                 None => {
-                    let e = passed(self.graph, &graph, &graph.inputs[at]);
+                    let e = passed(l.graph, &graph, &graph.inputs[at]);
                     let missing = || Error::input("a body takes more than it is given");
                     Operand::Size(l.int(e.ok_or_else(missing)?)?)
                 }
@@ -221,13 +226,7 @@ impl Control<'_, '_, '_> {
         }
         // Weights come first, as importers have them.
         (graph.inputs).sort_by_key(|i| matches!(i.kind, InputKind::User { .. }));
-        let program = self.build.body(graph)?;
-        let writes = program.outputs.contains(&Output::Mutation);
-        if writes {
-            return Err(Error::unsupported(
-                "control flow that writes its inputs or buffers in place",
-            ));
-        }
+        let program = self.bodies.body(graph)?;
         Ok(Body { program, inputs })
     }
 }

@@ -8,9 +8,14 @@
 //! Symbols that are read from data are sizes here: a condition on one of them is a guard that is checked once it is known. A graph
 //! without such symbols and without control flow is compiled as one program, see [`crate::compile`].
 
+mod calls;
 mod control;
 mod interface;
 mod lower;
+
+pub use calls::{Bodies, Calls};
+pub use control::integers;
+pub use crate::partition::Held;
 
 use crate::functions::spread;
 use crate::sequence::held;
@@ -19,12 +24,12 @@ use inrush_base::{Caps, Error, Result};
 use inrush_c::Function;
 use inrush_expr::SymKind;
 use inrush_graph::Graph;
-use inrush_program::Program;
+use inrush_program::{Output, Program};
 use inrush_program::parts::MOST_NESTED;
 use rustc_hash::FxHashSet;
 
 /// Returns true if the graph cannot be one program.
-pub(crate) fn are_needed(graph: &Graph) -> bool {
+pub fn are_needed(graph: &Graph) -> bool {
     let ex = &graph.exprs;
     let unbacked = |s| ex.sym_info(s).kind == SymKind::Unbacked;
     let called =
@@ -56,8 +61,9 @@ pub(crate) fn compile(
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
     if caps.gpu.is_some() {
+        // A host program holds them: `inrush_host::native::compile`.
         return Err(Error::unsupported(
-            "control flow and sizes that depend on data, which packages for GPUs do not have",
+            "control flow and sizes that depend on data, which one program for a GPU does not have",
         ));
     }
     let mut build = Build {
@@ -86,9 +92,26 @@ pub(crate) fn compile(
     })
 }
 
+impl Bodies for Build<'_> {
+    type Program = Program;
+
+    fn body(&mut self, graph: Graph) -> Result<Program> {
+        let program = self.compiled(graph)?;
+        match program.outputs.contains(&Output::Mutation) {
+            true => Err(writes()),
+            false => Ok(program),
+        }
+    }
+}
+
+/// Returns the error for a body that writes.
+pub fn writes() -> Error {
+    Error::unsupported("control flow that writes its inputs or buffers in place")
+}
+
 impl Build<'_> {
     /// Compiles a graph that another one calls.
-    fn body(&mut self, graph: Graph) -> Result<Program> {
+    fn compiled(&mut self, graph: Graph) -> Result<Program> {
         if are_needed(&graph) {
             if self.depth + 1 >= MOST_NESTED {
                 return Err(Error::unsupported(format!(
@@ -114,12 +137,9 @@ impl Build<'_> {
 
     /// Compiles a graph as a program in parts.
     fn in_parts(&mut self, graph: Graph) -> Result<Program> {
-        graph.exprs.unbacked_as_sizes();
         refuse_complex(&graph)?;
         let mut pipeline = Pipeline::new(self.caps, self.options, self.observer);
-        let graph = pipeline.planar(graph)?;
-        let graph = inrush_passes::expand_masks(graph)?;
-        let graph = inrush_passes::expand_repeats(graph)?;
+        let graph = expanded(pipeline.planar(graph)?)?;
         let graph = pipeline.normalize(graph)?;
         let signature = crate::signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let request = Request {
@@ -140,8 +160,21 @@ impl Build<'_> {
     }
 }
 
+/// Makes sizes of the symbols that are read from data, and replaces masks and repeats by coordinates.
+///
+/// # Errors
+/// An unsupported error for several masks in one read.
+pub fn expanded(graph: Graph) -> Result<Graph> {
+    graph.exprs.unbacked_as_sizes();
+    let graph = inrush_passes::expand_masks(graph)?;
+    inrush_passes::expand_repeats(graph)
+}
+
 /// Refuses complex inputs and outputs.
-fn refuse_complex(graph: &Graph) -> Result<()> {
+///
+/// # Errors
+/// An unsupported error.
+pub fn refuse_complex(graph: &Graph) -> Result<()> {
     if crate::complex::Boundary::of(graph).is_empty() {
         return Ok(());
     }

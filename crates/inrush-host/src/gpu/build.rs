@@ -3,7 +3,7 @@
 use super::arena::ALIGNMENT;
 use super::arguments;
 use super::driver::{Driver, Kernel};
-use crate::program::{Gpu, USER_KERNEL};
+use crate::program::{Gpu, Lowered, USER_KERNEL};
 use inrush_base::{Error, ErrorKind, Result};
 use inrush_program::GpuKernel;
 use inrush_runtime::triton::{Binary, MachineCode, Pool};
@@ -39,6 +39,18 @@ pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
                 k.function
             )));
         }
+    }
+    Ok((binaries, cached))
+}
+
+/// Returns the binaries of the kernels of a program and of those that its control flow calls, in the order of [`Lowered::kernels`].
+pub fn build_all(pool: &Pool, lowered: &Lowered) -> Result<(Vec<Binary>, bool)> {
+    let (mut binaries, mut cached) = (Vec::new(), true);
+    for l in lowered.programs() {
+        let gpu = (l.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
+        let (made, there) = build(pool, gpu)?;
+        binaries.extend(made);
+        cached &= there;
     }
     Ok((binaries, cached))
 }

@@ -76,6 +76,7 @@ impl Placement {
             let outs: &[usize] = match &step.kind {
                 StepKind::Segment(s) => &s.outputs,
                 StepKind::Call(c) => &c.outs,
+                StepKind::Work(w) => w.fills(),
                 StepKind::Library(l) => &l.outs,
                 StepKind::Kernel(k) => &k.outs,
                 StepKind::View(v) => std::slice::from_ref(&v.value),
@@ -101,6 +102,7 @@ impl Placement {
                     }
                 }
                 StepKind::Call(c) => c.outs.iter().for_each(|s| h.storage[*s] = Storage::Host),
+                StepKind::Work(w) => w.fills().iter().for_each(|s| h.storage[*s] = Storage::Host),
                 StepKind::Library(l) => {
                     let storage = match l.op.writes_out() {
                         true => Storage::Arena,
@@ -150,6 +152,10 @@ impl Placement {
                 StepKind::Call(c) => {
                     c.reads().into_iter().for_each(|s| read(&mut h, s, true));
                     c.outs.clone()
+                }
+                StepKind::Work(w) => {
+                    w.reads().into_iter().for_each(|s| read(&mut h, s, true));
+                    w.fills().to_vec()
                 }
                 StepKind::Library(l) => {
                     for s in l.inputs.iter().flatten() {
@@ -211,13 +217,14 @@ impl Reads {
             let read: Vec<usize> = match &step.kind {
                 StepKind::Segment(s) => s.inputs.clone(),
                 StepKind::Call(c) => c.reads(),
+                StepKind::Work(w) => w.reads(),
                 StepKind::Library(l) => l.inputs.iter().flatten().copied().collect(),
                 StepKind::Kernel(k) => k.tensors.iter().flatten().copied().collect(),
                 StepKind::View(v) => vec![v.base],
             };
             for s in read {
                 r.last[s] = at;
-                r.python[s] |= matches!(step.kind, StepKind::Call(_));
+                r.python[s] |= matches!(step.kind, StepKind::Call(_) | StepKind::Work(_));
             }
         }
         let outputs = program.outputs.iter().filter_map(|o| match o {

@@ -46,7 +46,7 @@ pub enum Op {
     Recordable(Recordable),
     /// Copies bytes of the device.
     Copy(Copy),
-    /// Has the host call the operator of a step, which sees these slots.
+    /// Has the host call the operator of a step or do its work, which sees these slots.
     Call {
         step: usize,
         reads: Vec<usize>,
@@ -308,6 +308,7 @@ impl Planner<'_> {
         let earlier = || {
             (self.program.steps[..self.start].iter()).any(|s| match &s.kind {
                 StepKind::Call(c) => c.outs.contains(&slot),
+                StepKind::Work(w) => w.fills().contains(&slot),
                 _ => false,
             })
         };
@@ -475,6 +476,11 @@ impl Planner<'_> {
                 self.ops.push(Op::Call { step: at, reads });
                 // Results are looked at when a native step wants them.
                 c.outs.iter().for_each(|s| self.checked[*s] = false);
+            }
+            StepKind::Work(w) => {
+                let reads = w.reads();
+                self.ops.push(Op::Call { step: at, reads });
+                w.fills().iter().for_each(|s| self.checked[*s] = false);
             }
             StepKind::View(v) => {
                 if self.placement.seen[v.value] {

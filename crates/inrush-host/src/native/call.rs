@@ -1,12 +1,14 @@
 //! The state of one call, and the steps of the host in it.
 
+use super::executable::Executable;
+use super::memory::Owner;
 use super::process::{Process, Tensor as OwnTensor};
 use super::tensor::{Argument, DeviceTensor, Output};
-use super::weights::{WeightPlan, WeightSet, layout, shape};
+use super::weights::{WeightSet, layout, shape};
 use crate::gpu::driver::{DevicePtr, Stream};
 use crate::gpu::plan::{CheckInput, Plain, View};
 use crate::gpu::{Frame, POINTER_ALIGNMENT};
-use crate::program::{Lowered, Object, Out, Read};
+use crate::program::{Object, Out, Read};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
 use inrush_program::{Reads, evaluate_known, solve};
@@ -24,17 +26,12 @@ pub(super) enum Given<'a> {
 /// Everything that a call runs on.
 #[derive(Copy, Clone)]
 pub(super) struct Parts<'a> {
-    pub(super) lowered: &'a Lowered,
-    pub(super) plan: &'a WeightPlan,
+    pub(super) executable: &'a Executable,
     pub(super) set: &'a WeightSet,
-    /// By slot: the call writes the argument or weight.
-    pub(super) written: &'a [bool],
-    /// By slot: what steps assume about the memory of the argument.
-    pub(super) reads: &'a [Reads],
-    /// By symbol: its name and inclusive bounds.
-    pub(super) bounds: &'a [Option<(String, i64, i64)>],
-    /// Tensors of the device with other strides can be copied.
+    /// Tensors of the device with other strides can be copied without the host.
     pub(super) copies_strides: bool,
+    /// The call is one of control flow's.
+    pub(super) is_body: bool,
     /// Number of the device.
     pub(super) device: i32,
     /// The caller's stream, whose work outputs wait for.
@@ -48,6 +45,10 @@ pub struct CallState<'a> {
     given: Vec<Option<Given<'a>>>,
     /// Results that are no tensors of the device, by slot.
     plain: Vec<Option<Value>>,
+    /// Tensors that work of the host gave, by slot.
+    made: Vec<Option<DeviceTensor>>,
+    /// Conditions on sizes that were checked.
+    pub(super) checked: Vec<bool>,
     /// Views that steps made, by slot: the address, the shape, and the slot whose memory it is in.
     views: Vec<Option<(DevicePtr, Shape, usize)>>,
     pub(super) symbols: Vec<Option<i64>>,
@@ -55,7 +56,7 @@ pub struct CallState<'a> {
     /// Memory of the caller's for outputs, by position.
     into: Vec<Option<&'a DeviceTensor>>,
     /// Copies of arguments with other strides, which the driver may still read.
-    kept: Vec<Tensor>,
+    pub(super) kept: Vec<Tensor>,
     /// Copies of arguments that the call writes.
     copies: Vec<(usize, Shape, OwnTensor)>,
     /// Tensors of the call that outputs share.
@@ -90,7 +91,7 @@ impl<'a> CallState<'a> {
         inputs: &[Given<'a>],
         into: Vec<Option<&'a DeviceTensor>>,
     ) -> Result<CallState<'a>> {
-        let program = &parts.lowered.program;
+        let program = &parts.executable.lowered.program;
         if inputs.len() != program.inputs.len() {
             return Err(Error::input(format!(
                 "the model takes {} inputs, got {}",
@@ -102,6 +103,8 @@ impl<'a> CallState<'a> {
             parts,
             given: vec![None; program.slots],
             plain: vec![None; program.slots],
+            made: vec![None; program.slots],
+            checked: vec![false; parts.executable.lowered.guards.len()],
             views: vec![None; program.slots],
             symbols: vec![None; program.symbols.len()],
             sizes: Vec::new(),
@@ -118,13 +121,15 @@ impl<'a> CallState<'a> {
         }
         call.read_symbols()?;
         call.sizes = evaluate_known(&program.sizes, &call.symbols);
+        call.check_guards()?;
         call.check_inputs()?;
         call.check_into()?;
         Ok(call)
     }
 
     fn read_symbols(&mut self) -> Result<()> {
-        for (k, s) in self.parts.lowered.program.symbols.iter().enumerate() {
+        let symbols = self.parts.executable.lowered.program.symbols.iter();
+        for (k, s) in symbols.enumerate().filter(|(_, s)| s.after.is_none()) {
             let value = match (s.read, self.given[s.slot]) {
                 (Read::Int, Some(Given::Value(Value::Int(i)))) => *i,
                 (
@@ -151,7 +156,7 @@ impl<'a> CallState<'a> {
                     return Err(self.at_input(s.slot, e));
                 }
             };
-            if let Some((name, lower, upper)) = &self.parts.bounds[k]
+            if let Some((name, lower, upper)) = &self.parts.executable.bounds[k]
                 && !(*lower..=*upper).contains(&value)
             {
                 let text = format!("`{name}` is {value}, outside {lower}..={upper}");
@@ -164,7 +169,7 @@ impl<'a> CallState<'a> {
 
     /// Puts the name of an input before the text of an error.
     fn at_input(&self, slot: usize, e: Error) -> Error {
-        let lowered = self.parts.lowered;
+        let lowered = &self.parts.executable.lowered;
         let at = lowered.program.inputs.iter().position(|s| *s == slot);
         match at.and_then(|k| lowered.inputs.get(k)) {
             Some(name) => e.context(format!("input `{name}`")),
@@ -174,7 +179,7 @@ impl<'a> CallState<'a> {
 
     /// Compares the tensors among the arguments with what the model was compiled for, before anything is issued.
     fn check_inputs(&self) -> Result<()> {
-        let program = &self.parts.lowered.program;
+        let program = &self.parts.executable.lowered.program;
         for slot in &program.inputs {
             let (Some(layout), Some(given)) = (layout(program, *slot), self.given[*slot]) else {
                 continue;
@@ -204,14 +209,15 @@ impl<'a> CallState<'a> {
             Given::Device(t) => t.read_only,
             Given::Value(_) => false,
         };
-        if self.parts.written[slot] && forbidden {
+        if self.parts.executable.written[slot] && forbidden {
             return Err(Error::input(
                 "the model writes it, and its memory is read-only or a copy that the caller does not see",
             ));
         }
         if let Given::Device(t) = given {
             self.check_device(t)?;
-            let copied = self.parts.copies_strides && self.parts.reads[slot] == Reads::Elements;
+            let copies = self.parts.copies_strides || self.parts.is_body;
+            let copied = copies && self.parts.executable.reads[slot] == Reads::Elements;
             if !copied && !same_strides(&t.sizes, &t.strides, &shape.strides) {
                 let advice = match self.parts.copies_strides {
                     true => "the program counts positions in its memory",
@@ -247,7 +253,7 @@ impl<'a> CallState<'a> {
     /// # Errors
     /// Too little memory.
     pub(super) fn fixed_inputs(&self, host: &Process) -> Result<Vec<Option<DeviceTensor>>> {
-        let inputs = self.parts.lowered.program.inputs.iter();
+        let inputs = self.parts.executable.lowered.program.inputs.iter();
         let fixed = |slot: &usize| {
             let Some(shape) = self.known_shape(*slot)? else {
                 return Ok(None);
@@ -259,16 +265,26 @@ impl<'a> CallState<'a> {
     }
 
     /// Returns a tensor that owns its memory.
-    fn owned(&self, tensor: OwnTensor, shape: &Shape) -> Result<DeviceTensor> {
+    pub(super) fn owned(&self, tensor: OwnTensor, shape: &Shape) -> Result<DeviceTensor> {
+        self.owned_by(tensor.address, shape, Arc::new(tensor))
+    }
+
+    /// Returns a tensor in memory of an owner.
+    pub(super) fn owned_by(
+        &self,
+        address: DevicePtr,
+        shape: &Shape,
+        owner: Owner,
+    ) -> Result<DeviceTensor> {
         Ok(DeviceTensor {
             dtype: dtype_of(shape.dtype)?,
             sizes: shape.sizes.to_vec(),
             strides: shape.strides.to_vec(),
-            address: tensor.address,
+            address,
             device: self.parts.device,
             read_only: false,
             stream: self.parts.stream,
-            owner: Arc::new(tensor),
+            owner,
         })
     }
 
@@ -277,7 +293,7 @@ impl<'a> CallState<'a> {
     /// # Errors
     /// Too little memory, and those of the driver.
     pub(super) fn copy_in(&mut self, host: &Process, fixed: &[Option<DeviceTensor>]) -> Result<()> {
-        for (slot, to) in self.parts.lowered.program.inputs.iter().zip(fixed) {
+        for (slot, to) in self.parts.executable.lowered.program.inputs.iter().zip(fixed) {
             match (self.given[*slot], to) {
                 (Some(Given::Device(t)), Some(to)) => {
                     let (to_shape, from) = (to.shape(), t.shape());
@@ -332,9 +348,9 @@ impl<'a> CallState<'a> {
             };
             self.outputs.push(made);
         }
-        let program = &self.parts.lowered.program;
+        let program = &self.parts.executable.lowered.program;
         for (slot, from) in program.inputs.iter().zip(fixed) {
-            if let (Some(from), true) = (from, self.parts.written[*slot]) {
+            if let (Some(from), true) = (from, self.parts.executable.written[*slot]) {
                 self.write_argument(host, *slot, &from.shape(), from.address)?;
             }
         }
@@ -368,19 +384,27 @@ impl<'a> CallState<'a> {
     }
 
     /// Returns the shape of an output before the call runs, if it is a tensor whose layout the program tells.
-    fn known_shape(&self, slot: usize) -> Result<Option<Shape>> {
-        let found = layout(&self.parts.lowered.program, slot);
+    pub(super) fn known_shape(&self, slot: usize) -> Result<Option<Shape>> {
+        let found = layout(&self.parts.executable.lowered.program, slot);
         found.map(|l| shape(l, &self.sizes)).transpose()
     }
 
     /// Returns the outputs for which the caller has given memory: position, slot and memory.
     fn given_outputs(&self) -> impl Iterator<Item = (usize, usize, &'a DeviceTensor)> {
-        let outputs = self.parts.lowered.program.outputs.iter();
+        let outputs = self.parts.executable.lowered.program.outputs.iter();
         let all = outputs.zip(&self.into).enumerate();
         all.filter_map(|(k, (o, into))| match (o, into) {
             (Out::Slot(slot), Some(t)) => Some((k, *slot, *t)),
             _ => None,
         })
+    }
+
+    /// Returns true if a size of a tensor is not known before the call, though all symbols of inputs are.
+    fn depends_on_data(&self, slot: usize) -> bool {
+        let program = &self.parts.executable.lowered.program;
+        let unknown = |id: &inrush_program::SizeId| self.sizes[id.0 as usize].is_none();
+        program.symbols.iter().any(|s| s.after.is_some())
+            && layout(program, slot).is_some_and(|l| l.sizes.iter().chain(&l.strides).any(unknown))
     }
 
     /// Compares the caller's memory for outputs with these.
@@ -390,6 +414,11 @@ impl<'a> CallState<'a> {
             self.check_device(t).map_err(place)?;
             if t.read_only {
                 return Err(place(Error::input("its memory is read-only")));
+            }
+            if self.depends_on_data(slot) {
+                return Err(Error::unsupported(format!(
+                    "output {k} has a size that depends on data: no memory can be given for it ahead of the call"
+                )));
             }
             if let Some(shape) = self.known_shape(slot)? {
                 same_layout(t, &shape).map_err(place)?;
@@ -439,11 +468,15 @@ impl<'a> CallState<'a> {
         slot: usize,
         shape: &Shape,
     ) -> Result<()> {
-        if let Some(e) = self.parts.plan.of_slot(slot) {
+        if let Some(e) = self.parts.executable.plan.of_slot(slot) {
             frame.bases[slot] = self.parts.set.address(e);
             return Ok(());
         }
-        let tensor = match self.given[slot] {
+        let given = match &self.made[slot] {
+            Some(t) => Some(Given::Device(t)),
+            None => self.given[slot],
+        };
+        let tensor = match given {
             Some(Given::Device(t)) => {
                 let same = same_strides(&t.sizes, &t.strides, &shape.strides);
                 if same && t.address.is_multiple_of(POINTER_ALIGNMENT) {
@@ -471,13 +504,48 @@ impl<'a> CallState<'a> {
             _ => return Err(self.at_input(slot, no_tensor())),
         };
         frame.bases[slot] = tensor.address;
-        if self.parts.written[slot] {
+        if self.parts.executable.written[slot] {
             // It holds new contents at the end of the call.
             self.copies.push((slot, shape.clone(), tensor));
         } else {
             frame.own[slot] = Some(tensor);
         }
         Ok(())
+    }
+
+    /// Returns true for arguments, weights, and what work of the host gave.
+    fn is_brought(&self, slot: usize) -> bool {
+        self.given[slot].is_some()
+            || self.made[slot].is_some()
+            || self.parts.executable.plan.of_slot(slot).is_some()
+    }
+
+    /// Returns the number in a slot; `None` for a tensor.
+    pub(super) fn number(&self, slot: usize) -> Option<Value> {
+        match (&self.plain[slot], self.given[slot]) {
+            (Some(v), _) => Some(v.clone()),
+            (None, Some(Given::Value(Value::Tensor(_)))) => None,
+            (None, Some(Given::Value(v))) => Some(v.clone()),
+            (None, _) => None,
+        }
+    }
+
+    pub(super) fn put_number(&mut self, slot: usize, value: Value) {
+        self.plain[slot] = Some(value);
+    }
+
+    pub(super) fn put_tensor(&mut self, slot: usize, t: DeviceTensor) {
+        self.made[slot] = Some(t);
+    }
+
+    /// Returns a tensor that work of the host gave.
+    pub(super) fn made_tensor(&self, slot: usize) -> Option<DeviceTensor> {
+        self.made[slot].clone()
+    }
+
+    /// Returns the sizes of a tensor that work of the host gave.
+    pub(super) fn made_sizes(&self, slot: usize) -> Option<&[i64]> {
+        self.made[slot].as_ref().map(|t| t.sizes.as_slice())
     }
 
     /// Returns the address of a value on the device.
@@ -491,8 +559,7 @@ impl<'a> CallState<'a> {
             return Ok(*address);
         }
         let here = frame.bases[slot] != 0 || frame.own[slot].is_some();
-        let brought = self.given[slot].is_some() || self.parts.plan.of_slot(slot).is_some();
-        if !here && brought {
+        if !here && self.is_brought(slot) {
             let shape = self.known_shape(slot)?;
             let shape = shape.ok_or_else(|| Error::internal("a value without a layout"))?;
             self.bring(process, frame, slot, &shape)?;
@@ -536,6 +603,7 @@ impl<'a> CallState<'a> {
 
     pub(super) fn release(&mut self, slot: usize) {
         self.views[slot] = None;
+        self.made[slot] = None;
     }
 
     /// Hands out the outputs, and writes the new contents of arguments and weights. All of it is issued on the stream.
@@ -553,7 +621,7 @@ impl<'a> CallState<'a> {
                         size.ok_or_else(|| Error::input("a size overflows"))?,
                     ))
                 }
-                Out::Constant(k) => Output::Value(match &self.parts.lowered.objects[*k] {
+                Out::Constant(k) => Output::Value(match &self.parts.executable.lowered.objects[*k] {
                     Object::Scalar(s) => Value::Scalar((*s).into()),
                     _ => Value::None,
                 }),
@@ -570,7 +638,7 @@ impl<'a> CallState<'a> {
     }
 
     /// Returns a tensor's address, its shape, and the slot whose memory it is in.
-    fn located(
+    pub(super) fn located(
         &mut self,
         process: &Process,
         frame: &mut Frame<'_, Process>,
@@ -629,6 +697,10 @@ impl<'a> CallState<'a> {
         if let Some(own) = self.shared.get(&root) {
             return device(address, own.clone(), false);
         }
+        // Memory of the call's, which nothing else has.
+        if let Some(t) = self.made[root].as_ref().filter(|t| t.address == frame.bases[root]) {
+            return device(address, t.owner.clone(), false);
+        }
         match self.given[root] {
             Some(Given::Device(t)) if !changes && frame.bases[root] == t.address => {
                 device(address, t.owner.clone(), t.read_only)
@@ -651,8 +723,7 @@ impl<'a> CallState<'a> {
             };
             let (mut from, shape, root) = self.located(process, frame, *value)?;
             let mut staged: Option<OwnTensor> = None;
-            let brought = self.given[root].is_some() || self.parts.plan.of_slot(root).is_some();
-            if brought {
+            if self.is_brought(root) {
                 // Another copy of this call may write it first.
                 // SAFETY: the memory is there until the call's work is done.
                 let copy = unsafe { process.copy_of(&shape, from)? };
@@ -673,7 +744,7 @@ impl<'a> CallState<'a> {
                     shape.strides, want.strides
                 )));
             }
-            match self.parts.plan.of_slot(into) {
+            match self.parts.executable.plan.of_slot(into) {
                 // SAFETY: both have the same shape; the weight is the model's.
                 Some(e) => unsafe {
                     process.copy(self.parts.set.address(e), from, want.bytes()?)?;

@@ -65,10 +65,14 @@ struct State {
 
 /// Says why the calls of a program cannot be captured.
 pub(super) fn refusal(program: &HostProgram) -> Option<String> {
+    let flow = |k: &StepKind| matches!(k, StepKind::Work(w) if !w.bodies().is_empty());
+    if let Some(at) = program.steps.iter().position(|s| flow(&s.kind)) {
+        return Some(format!("step {at} is control flow, which the host decides"));
+    }
     if program.symbols.iter().any(|s| s.after.is_some()) {
         return Some("a size depends on data, which the host reads during the call".into());
     }
-    let on_host = |k: &StepKind| matches!(k, StepKind::Call(_) | StepKind::Kernel(_));
+    let on_host = |k: &StepKind| matches!(k, StepKind::Call(_) | StepKind::Kernel(_) | StepKind::Work(_));
     let at = program.steps.iter().position(|s| on_host(&s.kind))?;
     Some(format!("step {at} is work of the host"))
 }

@@ -1,21 +1,24 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
 use crate::program::{
-    Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step,
+    Bounds, Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step,
     StepKind,
 };
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
+use inrush_compile::parts::{self, Bodies, Calls, Held};
 use inrush_compile::{
-    Boundary, Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots, What,
-    compile_sequence,
+    Boundary, Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots,
+    SymbolDef, What, compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
+use inrush_program::parts::MOST_NESTED;
 use inrush_program::{Dt, GpuTarget};
 
-/// Compiles a graph for a device: segments as kernels, products by a library if the options say so.
+/// Compiles a graph for a device: segments as kernels, products by a library if the options say so, control flow and functions whose
+/// data decide about sizes as work of the host.
 ///
 /// # Errors
-/// Those of the compiler and of [`lower`].
+/// Those of the compiler; an unsupported error that lists the operators which are neither compiled nor done otherwise.
 pub fn compile(
     graph: Graph,
     (caps, target): (&Caps, &GpuTarget),
@@ -28,21 +31,194 @@ pub fn compile(
     inrush_compile::seed_by_state(&mut graph);
     let graph = inrush_compile::expand_early(graph)?;
     let boundary = Boundary::of(&graph);
-    let graph = Pipeline::new(caps, options, watch).planar(graph)?;
-    let graph = functional(graph, caps, options, watch)?;
-    let request = Request {
-        // Nothing here asks for gradients, so passes may drop what only they read.
-        inference: true,
-        ..Request::default()
+    let mut programs = Programs {
+        caps,
+        target,
+        device,
+        options,
+        watch,
+        depth: 0,
     };
-    let sequence = compile_sequence(graph, &request, caps, options, watch)?;
-    let mut lowered = lower(sequence, caps, device, target.clone())?;
+    let mut lowered = programs.program(graph)?;
     let dtypes = |all: &[(usize, DType)]| all.iter().map(|(at, d)| (*at, Dt(*d))).collect();
     lowered.complex = Complex {
         inputs: dtypes(&boundary.inputs),
         outputs: dtypes(&boundary.outputs),
     };
     Ok(lowered)
+}
+
+/// The compilation of a graph and of those that its control flow calls.
+struct Programs<'a> {
+    caps: &'a Caps,
+    target: &'a GpuTarget,
+    device: Device,
+    options: &'a Options,
+    watch: &'a mut dyn Observer,
+    /// Programs around the one that is compiled.
+    depth: usize,
+}
+
+impl Bodies for Programs<'_> {
+    type Program = Lowered;
+
+    fn body(&mut self, graph: Graph) -> Result<Lowered> {
+        if self.depth + 1 >= MOST_NESTED {
+            return Err(Error::unsupported(format!(
+                "control flow within control flow, {MOST_NESTED} levels deep"
+            )));
+        }
+        parts::refuse_complex(&graph)?;
+        self.depth += 1;
+        let lowered = self.program(graph);
+        self.depth -= 1;
+        match lowered? {
+            lowered if lowered.writes() => Err(parts::writes()),
+            lowered => Ok(lowered),
+        }
+    }
+}
+
+impl Programs<'_> {
+    /// Compiles a graph.
+    fn program(&mut self, graph: Graph) -> Result<Lowered> {
+        let (caps, options) = (self.caps, self.options);
+        let in_parts = parts::are_needed(&graph);
+        let mut graph = Pipeline::new(caps, options, self.watch).planar(graph)?;
+        if in_parts {
+            graph = parts::expanded(graph)?;
+        }
+        let graph = functional(graph, caps, options, self.watch)?;
+        let request = Request {
+            // Nothing here asks for gradients, so passes may drop what only they read.
+            inference: true,
+            ints: parts::integers(&graph),
+            ..Request::default()
+        };
+        let sequence = compile_sequence(graph, &request, caps, options, self.watch)?;
+        self.lower(sequence)
+    }
+
+    /// Builds the host program of a graph's sequence.
+    fn lower(&mut self, mut sequence: Sequence) -> Result<Lowered> {
+        let graph = &std::mem::take(&mut sequence.graph);
+        let mut calls = Calls::new(graph, std::mem::take(&mut sequence.ints));
+        let Entries {
+            inputs,
+            constants,
+            mut objects,
+        } = entries(graph, &mut calls.slots);
+        let parts = std::mem::take(&mut sequence.parts);
+        let mut steps = self.steps(graph, parts, &mut calls)?;
+        for s in &sequence.symbols {
+            if let Some(step) = s.after.and_then(|at| steps.get_mut(at)) {
+                step.binds_symbols = true;
+            }
+        }
+        let outputs = outputs(graph, &sequence.outputs, &mut calls.slots, &mut objects)?;
+        let symbols = (sequence.symbols.iter())
+            .map(|s| calls.slots.symbol(s))
+            .collect();
+        let layouts = calls.slots.layouts(sequence.layouts);
+        let program = HostProgram {
+            steps,
+            symbols,
+            sizes: sequence.sizes,
+            slots: calls.slots.count(),
+            inputs: inputs.iter().map(|i| i.0).collect(),
+            constants,
+            outputs,
+            pieces: Vec::new(),
+            isa: self.caps.isa.name().into(),
+            vector_math: false,
+            gpu: Some(Gpu {
+                graphs: false,
+                target: self.target.clone(),
+                device: self.device,
+                kernels: sequence.kernels,
+                layouts,
+            }),
+        };
+        program
+            .check(objects.len())
+            .map_err(|e| Error::internal(e.message().to_string()))?;
+        Ok(Lowered {
+            program,
+            objects,
+            inputs: inputs.into_iter().map(|i| i.1).collect(),
+            complex: Complex::default(),
+            guards: graph.guards.iter().filter_map(|g| calls.guard(g)).collect(),
+            bounds: bounds(graph, &sequence.symbols)?,
+        })
+    }
+
+    /// Turns parts into steps.
+    ///
+    /// # Errors
+    /// An unsupported error that lists the operators which are neither compiled nor done otherwise.
+    fn steps(
+        &mut self,
+        graph: &Graph,
+        parts: Vec<Part>,
+        calls: &mut Calls<'_>,
+    ) -> Result<Vec<Step>> {
+        let (mut steps, mut refused) = (Vec::new(), Vec::new());
+        for part in parts {
+            let kind = match part.what {
+                What::Segment(s) => StepKind::Segment(calls.slots.segment(s)),
+                What::View(v) => StepKind::View(calls.slots.view(v)),
+                What::Call(c) => match product(graph, &c) {
+                    Some(op) => {
+                        let reads = graph.nodes[c.node.index()].reads();
+                        StepKind::Library(Library {
+                            op,
+                            inputs: reads.map(|v| Some(calls.slots.of(v))).collect(),
+                            outs: calls.slots.all(&c.outs),
+                            call: None::<Call>,
+                        })
+                    }
+                    // Weights are values of the whole program, which bodies get like others.
+                    None => match calls.work(&c, &Held::default(), self)? {
+                        Some(work) => StepKind::Work(Box::new(work)),
+                        None => {
+                            refused.push(format!("`{}` ({})", c.op, c.reason));
+                            continue;
+                        }
+                    },
+                },
+            };
+            steps.push(Step {
+                kind,
+                frees: calls.slots.all(&part.frees),
+                binds_symbols: false,
+            });
+        }
+        if refused.is_empty() {
+            return Ok(steps);
+        }
+        refused.sort();
+        refused.dedup();
+        Err(Error::unsupported(format!(
+            "operators that {} does not run outside of PyTorch: {}",
+            self.caps,
+            refused.join(", ")
+        )))
+    }
+}
+
+/// Returns the names and bounds of symbols.
+fn bounds(graph: &Graph, symbols: &[SymbolDef]) -> Result<Vec<Bounds>> {
+    let of = |s: &SymbolDef| {
+        let sym = graph.exprs.sym_by_name(&s.name);
+        let info = graph.exprs.sym_info(sym?);
+        Some(Bounds {
+            name: info.name,
+            lower: info.lower,
+            upper: info.upper,
+        })
+    };
+    let all: Option<Vec<Bounds>> = symbols.iter().map(of).collect();
+    all.ok_or_else(|| Error::internal("a symbol is gone"))
 }
 
 /// Functionalizes a graph, which passes over whole graphs require. Returns a graph with unknown operators unchanged, so that
@@ -57,81 +233,6 @@ fn functional(
         Err(e) if e.kind() == ErrorKind::Unsupported => Ok(graph),
         normalized => normalized,
     }
-}
-
-/// Builds the host program of a graph's sequence.
-///
-/// # Errors
-/// An unsupported error that lists the operators which are neither compiled nor products, or whose results have sizes that depend
-/// on data.
-pub fn lower(
-    mut sequence: Sequence,
-    caps: &Caps,
-    device: Device,
-    target: GpuTarget,
-) -> Result<Lowered> {
-    let graph = &std::mem::take(&mut sequence.graph);
-    refuse_sizes_from_data(graph, &sequence)?;
-    let mut slots = Slots::default();
-    let Entries {
-        inputs,
-        constants,
-        mut objects,
-    } = entries(graph, &mut slots);
-    let steps = steps(graph, sequence.parts, &mut slots, caps)?;
-    let outputs = outputs(graph, &sequence.outputs, &mut slots, &mut objects)?;
-    let symbols = (sequence.symbols.iter()).map(|s| slots.symbol(s)).collect();
-    let layouts = slots.layouts(sequence.layouts);
-    let program = HostProgram {
-        steps,
-        symbols,
-        sizes: sequence.sizes,
-        slots: slots.count(),
-        inputs: inputs.iter().map(|i| i.0).collect(),
-        constants,
-        outputs,
-        pieces: Vec::new(),
-        isa: caps.isa.name().into(),
-        vector_math: false,
-        gpu: Some(Gpu {
-            graphs: false,
-            target,
-            device,
-            kernels: sequence.kernels,
-            layouts,
-        }),
-    };
-    program
-        .check(objects.len())
-        .map_err(|e| Error::internal(e.message().to_string()))?;
-    Ok(Lowered {
-        program,
-        objects,
-        inputs: inputs.into_iter().map(|i| i.1).collect(),
-        complex: Complex::default(),
-    })
-}
-
-/// Refuses sizes that depend on data, and names the operators that give them.
-fn refuse_sizes_from_data(graph: &Graph, sequence: &Sequence) -> Result<()> {
-    let mut operators: Vec<String> = (sequence.symbols.iter())
-        .filter_map(|s| {
-            let part = &sequence.parts.get(s.after?)?.what;
-            Some(match part {
-                What::Call(c) => format!("`{}`", graph.nodes[c.node.index()].op),
-                What::Segment(_) | What::View(_) => format!("the size `{}`", s.name),
-            })
-        })
-        .collect();
-    operators.sort();
-    operators.dedup();
-    if operators.is_empty() {
-        return Ok(());
-    }
-    Err(Error::unsupported(format!(
-        "operators whose results have sizes that depend on data: {}",
-        operators.join(", ")
-    )))
 }
 
 /// Slots and objects that a call begins with.
@@ -171,49 +272,6 @@ fn entries(graph: &Graph, slots: &mut Slots) -> Entries {
     }
 }
 
-/// Turns parts into steps.
-///
-/// # Errors
-/// An unsupported error that lists the operators which are neither compiled nor products.
-fn steps(graph: &Graph, parts: Vec<Part>, slots: &mut Slots, caps: &Caps) -> Result<Vec<Step>> {
-    let (mut steps, mut refused) = (Vec::new(), Vec::new());
-    for part in parts {
-        let kind = match part.what {
-            What::Segment(s) => StepKind::Segment(slots.segment(s)),
-            What::View(v) => StepKind::View(slots.view(v)),
-            What::Call(c) => {
-                let reads: Vec<ValueId> = graph.nodes[c.node.index()].reads().collect();
-                let op = product(&c.op).filter(|_| c.library && reads.len() == 2);
-                let Some(op) = op.filter(|_| reads.iter().all(|v| has_products(graph, *v))) else {
-                    refused.push(format!("`{}` ({})", c.op, c.reason));
-                    continue;
-                };
-                StepKind::Library(Library {
-                    op,
-                    inputs: reads.iter().map(|v| Some(slots.of(*v))).collect(),
-                    outs: slots.all(&c.outs),
-                    call: None::<Call>,
-                })
-            }
-        };
-        steps.push(Step {
-            kind,
-            frees: slots.all(&part.frees),
-            binds_symbols: false,
-        });
-    }
-    if refused.is_empty() {
-        return Ok(steps);
-    }
-    refused.sort();
-    refused.dedup();
-    Err(Error::unsupported(format!(
-        "operators that {} does not run outside of PyTorch: {}",
-        caps,
-        refused.join(", ")
-    )))
-}
-
 /// Says where outputs are found, and what new contents of inputs and weights are. Those that are no tensors become objects.
 fn outputs(
     graph: &Graph,
@@ -243,12 +301,15 @@ fn outputs(
 }
 
 /// Returns the library call of an operator, if this host has it.
-fn product(op: &str) -> Option<LibraryOp> {
-    match op {
-        "aten.mm.default" => Some(LibraryOp::Mm),
-        "aten.bmm.default" => Some(LibraryOp::Bmm),
-        _ => None,
-    }
+fn product(graph: &Graph, c: &inrush_compile::Call) -> Option<LibraryOp> {
+    let op = match c.op.as_str() {
+        "aten.mm.default" => LibraryOp::Mm,
+        "aten.bmm.default" => LibraryOp::Bmm,
+        _ => return None,
+    };
+    let reads: Vec<ValueId> = graph.nodes[c.node.index()].reads().collect();
+    let done = c.library && reads.len() == 2 && reads.iter().all(|v| has_products(graph, *v));
+    done.then_some(op)
 }
 
 /// Returns true for tensors of types that cuBLAS multiplies.

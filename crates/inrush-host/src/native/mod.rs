@@ -8,6 +8,8 @@
 //! tensor     tensors in memory of a device; what calls take and give
 //! dlpack     these as tensors of other libraries
 //! weights    sets of weights on the device
+//! executable  a program with its kernels, and those of its control flow
+//! work       work of the host between kernels: control flow, functions of the runtime's library
 //! complex    complex inputs, outputs and weights as pairs of real numbers
 //! call       the state of a call
 //! graphs     calls that were captured as graphs of the driver
@@ -22,6 +24,7 @@ mod call;
 mod complex;
 pub mod device;
 pub mod dlpack;
+mod executable;
 mod graphs;
 mod hosts;
 #[cfg(feature = "compiler")]
@@ -34,11 +37,12 @@ mod signature;
 mod target;
 mod tensor;
 mod weights;
+mod work;
 
 pub use crate::gpu::driver::Stream;
 pub use crate::program::{Lowered, Object};
 #[cfg(feature = "compiler")]
-pub use lower::{compile, lower};
+pub use lower::compile;
 pub use memory::{Owner, TensorLibrary};
 pub use model::{Model, Options};
 pub use package::{Form, check_kind, choose};

@@ -2,13 +2,13 @@
 
 use super::call::{CallState, Given, Parts};
 use super::complex::{self, SplitWeights};
+use super::executable::Executable;
 use super::graphs::{self, Captured, Found, Graphs, Key};
 use super::hosts::Hosts;
 use super::memory::TensorLibrary;
 use super::process::Process;
 use super::tensor::{Argument, DeviceTensor, Output};
-use super::weights::{Entry, NewWeight, WeightPlan, WeightSet, reads, written};
-use crate::gpu::Engine;
+use super::weights::{Entry, NewWeight, WeightSet};
 use crate::gpu::cublas::Blas;
 use crate::gpu::driver::{Driver, Entered, Marker, OwnedStream, Stream};
 use crate::program::{Device, HostProgram, Lowered};
@@ -56,18 +56,10 @@ pub struct Model {
 
 /// All of a model that is freed in the context that it is from.
 pub struct Loaded {
-    lowered: Lowered,
-    engine: Engine<Process>,
+    executable: Executable,
     hosts: Hosts,
-    plan: WeightPlan,
     device: Device,
     signature: Signature,
-    /// By slot: a call writes the argument or weight.
-    written: Vec<bool>,
-    /// By slot: what steps assume about the memory of the argument.
-    reads: Vec<Reads>,
-    /// By symbol: its name and inclusive bounds.
-    bounds: Vec<Option<(String, i64, i64)>>,
     options: Options,
     graphs: Option<Graphs>,
     active: Mutex<Arc<WeightSet>>,
@@ -119,26 +111,22 @@ impl Model {
         let driver = Driver::get()?;
         let context = driver.primary_context(device.index)?;
         let _entered = driver.enter(context)?;
-        let engine = Engine::new(&lowered.program, binaries)?;
-        engine.preload(&lowered.program)?;
-        let plan = WeightPlan::of(&lowered)?;
+        let executable = Executable::new(lowered, &mut binaries.into_iter())?;
+        let plan = &executable.plan;
         let hosts = Hosts::new(
             (driver.clone(), context),
             blas,
             options.library.clone(),
             options.concurrent,
         );
-        let set = WeightSet::new(&plan, (&driver, context), &hosts.memory)?;
-        set.fill(&plan, weights)?;
+        let set = WeightSet::new(plan, (&driver, context), &hosts.memory)?;
+        set.fill(plan, weights)?;
         if let Some(e) = plan.entry(SEED) {
             set.write_seed(e, options.seed)?;
         }
         Ok(Model {
             loaded: ManuallyDrop::new(Loaded {
-                signature: super::signature::of(&lowered),
-                written: written(&lowered.program),
-                reads: reads(&lowered.program),
-                bounds: super::signature::bounds(&lowered),
+                signature: super::signature::of(&executable.lowered),
                 imports: (
                     driver.own_stream()?,
                     Mutex::new(driver.marker()?),
@@ -148,9 +136,7 @@ impl Model {
                 hosts,
                 active: Mutex::new(Arc::new(set)),
                 sets: Mutex::default(),
-                lowered,
-                engine,
-                plan,
+                executable,
                 device,
                 options,
                 graphs,
@@ -160,12 +146,17 @@ impl Model {
 
     /// Returns the names of the inputs, in call order.
     pub fn inputs(&self) -> &[String] {
-        &self.lowered.inputs
+        &self.executable.lowered.inputs
     }
 
     /// Returns the program.
     pub fn program(&self) -> &HostProgram {
-        &self.lowered.program
+        &self.executable.lowered.program
+    }
+
+    /// Returns the program with what callers see of it.
+    pub fn lowered(&self) -> &Lowered {
+        &self.executable.lowered
     }
 
     /// Returns the device.
@@ -180,7 +171,7 @@ impl Model {
 
     /// Returns true if calls write buffers of the model, such as a cache. They run one at a time then.
     pub fn writes_state(&self) -> bool {
-        self.plan.writes_state()
+        self.executable.plan.writes_state()
     }
 
     /// Returns the inputs and outputs.
@@ -190,13 +181,13 @@ impl Model {
 
     /// Returns what the program assumes about the memory of each input, in call order.
     pub fn input_reads(&self) -> Vec<Reads> {
-        let slots = self.lowered.program.inputs.iter();
-        slots.map(|slot| self.reads[*slot]).collect()
+        let slots = self.executable.lowered.program.inputs.iter();
+        slots.map(|slot| self.executable.reads[*slot]).collect()
     }
 
     /// Lists the weights that the model reads, in the program's order.
     pub fn weights(&self) -> Vec<WeightSpec> {
-        self.plan.specs()
+        self.executable.plan.specs()
     }
 
     /// Returns a stream that calls without one of the caller's wait for. Other libraries have it wait for the work that
@@ -307,7 +298,7 @@ impl Model {
         into: Vec<Option<&DeviceTensor>>,
         stream: Option<Stream>,
     ) -> Result<Vec<Output>> {
-        let lowered = &self.lowered;
+        let lowered = &self.executable.lowered;
         if lowered.complex.is_empty() {
             return self.issue_real(inputs, into, stream);
         }
@@ -334,13 +325,10 @@ impl Model {
         let state = self.writes_state().then(|| lock(&self.state));
         let set = lock(&self.active).clone();
         let parts = Parts {
-            lowered: &self.lowered,
-            plan: &self.plan,
+            executable: &self.executable,
             set: &set,
-            written: &self.written,
-            reads: &self.reads,
-            bounds: &self.bounds,
             copies_strides: self.hosts.memory.copies_strides(),
+            is_body: false,
             device: self.device.index,
             stream,
         };
@@ -348,6 +336,11 @@ impl Model {
         let work = crate::host::Host::stream(&*host);
         if let Some(last) = &state {
             last.wait(work)?;
+        }
+        if self.executable.lowered.reads_data() && self.hosts.driver.is_capturing(work)? {
+            return Err(Error::unsupported(
+                "the caller captures a stream, and the model has the host read data during a call",
+            ));
         }
         let mut call = CallState::new(parts, inputs, into)?;
         self.order_after(inputs, stream, work)?;
@@ -383,7 +376,7 @@ impl Model {
         work: Stream,
     ) -> Result<()> {
         let Some(graphs) = &self.graphs else {
-            return self.engine.run(host, &self.lowered.program, call);
+            return self.executable.engine.run(host, &self.executable.lowered.program, call);
         };
         let key = Key {
             symbols: call.symbols.clone(),
@@ -391,10 +384,10 @@ impl Model {
         };
         // What the caller captures is to be made of launches.
         if self.hosts.driver.is_capturing(work)? {
-            return self.engine.run(host, &self.lowered.program, call);
+            return self.executable.engine.run(host, &self.executable.lowered.program, call);
         }
         let captured = match graphs.find(&key, self.concurrent()) {
-            Found::New => return self.engine.run(host, &self.lowered.program, call),
+            Found::New => return self.executable.engine.run(host, &self.executable.lowered.program, call),
             Found::Captured(c) => *c,
             Found::Familiar => {
                 let made = self.capture(key.clone(), inputs, call);
@@ -427,7 +420,7 @@ impl Model {
         let stream = crate::host::Host::stream(&host);
         // SAFETY of what is recorded: all memory is the captured call's, or the weights' of its key.
         let recording = driver.record(stream, || {
-            self.engine.run(&host, &self.lowered.program, &mut inner)
+            self.executable.engine.run(&host, &self.executable.lowered.program, &mut inner)
         })?;
         if inner.waits {
             return Err(Error::internal("a captured call that reads the host"));
@@ -525,9 +518,9 @@ impl Model {
         let next = sets.next.as_ref().filter(|_| which == Set::Inactive);
         let base = next.map_or(&*active, |n| &n.set);
         let kept = |e: &Entry| !given.contains(&e.name);
-        set.copy_from(&self.plan, base, stream, &kept)?;
+        set.copy_from(&self.executable.plan, base, stream, &kept)?;
         for (name, w) in new {
-            let Some(e) = self.plan.entry(name) else {
+            let Some(e) = self.executable.plan.entry(name) else {
                 continue;
             };
             match w {
@@ -549,7 +542,7 @@ impl Model {
             return Ok(spare);
         }
         let on = (&self.hosts.driver, self.hosts.context);
-        WeightSet::new(&self.plan, on, &self.hosts.memory)
+        WeightSet::new(&self.executable.plan, on, &self.hosts.memory)
     }
 
     /// Makes the inactive set the active one. Calls that have begun finish on the old set; later ones run on the new one.
@@ -575,7 +568,7 @@ impl Model {
             last.wait(stream)?;
             let kept = |e: &Entry| e.written && !next.given.contains(&e.name);
             let active = lock(&self.active).clone();
-            (next.set).copy_from(&self.plan, &active, stream, &kept)?;
+            (next.set).copy_from(&self.executable.plan, &active, stream, &kept)?;
             self.hosts.driver.synchronize(stream)?;
         }
         let old = std::mem::replace(&mut *lock(&self.active), Arc::new(next.set));
@@ -611,7 +604,7 @@ impl Model {
     /// # Errors
     /// Too little memory, and those of the driver.
     pub fn weight(&self, name: &str) -> Result<Option<Tensor>> {
-        let Some(e) = self.plan.entry(name) else {
+        let Some(e) = self.executable.plan.entry(name) else {
             return Ok(None);
         };
         let _entered = self.enter()?;
@@ -644,7 +637,7 @@ impl Model {
     /// # Errors
     /// Those of the driver.
     pub fn set_seed(&self, seed: i64) -> Result<bool> {
-        let Some(e) = self.plan.entry(SEED) else {
+        let Some(e) = self.executable.plan.entry(SEED) else {
             return Ok(false);
         };
         let _entered = self.enter()?;

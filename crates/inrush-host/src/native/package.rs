@@ -57,9 +57,7 @@ impl Model {
         };
         package.check_weights()?;
         let mut lowered = target.lowered.clone();
-        if let Some(gpu) = &mut lowered.program.gpu {
-            gpu.device = device;
-        }
+        lowered.change(&mut |gpu| gpu.device = device);
         let binaries = binaries(package, target, form)?;
         Model::new(lowered, binaries, package, device, blas, options)
     }

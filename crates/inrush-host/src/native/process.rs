@@ -9,7 +9,8 @@ use crate::gpu::{Frame, Stop};
 use crate::host::{Host, Results};
 use crate::program::{Gpu, LibraryOp, StepKind};
 use crate::shape::Shape;
-use inrush_base::{Error, Result};
+use inrush_base::{Error, Result, same_strides};
+use inrush_runtime::tensor::copy_strided;
 
 /// Bytes of cuBLAS's workspace.
 const WORKSPACE: u64 = 32 << 20;
@@ -141,7 +142,8 @@ impl Process {
         unsafe { self.driver.copy(to, from, bytes as usize, self.stream) }
     }
 
-    /// Copies a tensor to one of the same dtype and sizes, in the order of the stream's work: see [`Memory::copy`].
+    /// Copies a tensor to one of the same dtype and sizes, in the order of the stream's work: see [`Memory::copy`]. Without a
+    /// library of tensors, other strides are copied on the host, which waits for the stream.
     ///
     /// # Errors
     /// Those of the driver and of the library that copies between layouts.
@@ -153,8 +155,51 @@ impl Process {
         to: (DevicePtr, &Shape),
         from: (DevicePtr, &Shape),
     ) -> Result<()> {
-        // SAFETY: by the caller's promise.
-        unsafe { self.memory.copy(&self.driver, to, from, self.stream) }
+        let same = same_strides(&to.1.sizes, &to.1.strides, &from.1.strides);
+        match same || self.memory.copies_strides() {
+            // SAFETY: by the caller's promise.
+            true => unsafe { self.memory.copy(&self.driver, to, from, self.stream) },
+            // SAFETY: by the caller's promise.
+            false => unsafe { self.copy_on_host(to, from) },
+        }
+    }
+
+    /// Copies a tensor to one of other strides by way of the host. Elements of the first have memory of their own; what is between
+    /// them is kept.
+    ///
+    /// # Safety
+    /// As for [`Memory::copy`].
+    unsafe fn copy_on_host(
+        &self,
+        to: (DevicePtr, &Shape),
+        from: (DevicePtr, &Shape),
+    ) -> Result<()> {
+        let (mut target, mut source) = (
+            vec![0u8; to.1.bytes()? as usize],
+            vec![0u8; from.1.bytes()? as usize],
+        );
+        if target.is_empty() {
+            return Ok(());
+        }
+        self.driver.synchronize(self.stream)?;
+        // SAFETY: both tensors are valid by the caller's promise, and the stream's work is done.
+        unsafe {
+            self.driver.read(from.0, &mut source)?;
+            self.driver.read(to.0, &mut target)?;
+        }
+        // SAFETY: each vector has the extent of its tensor.
+        unsafe {
+            copy_strided(
+                source.as_ptr(),
+                &from.1.strides,
+                target.as_mut_ptr(),
+                &to.1.strides,
+                &to.1.sizes,
+                to.1.element as usize,
+            );
+            self.driver.write_later(to.0, &target, self.stream)?;
+        }
+        self.driver.synchronize(self.stream)
     }
 
     /// Allocates a tensor with unspecified contents.
@@ -301,8 +346,8 @@ impl Host for Process {
         call.outputs_into()
     }
 
-    fn bind_symbols(&self, _call: &mut CallState<'_>, _after: usize) -> Result<()> {
-        Err(Error::internal("a size that depends on data"))
+    fn bind_symbols(&self, call: &mut CallState<'_>, after: usize) -> Result<()> {
+        call.bind_symbols(self, after)
     }
 
     fn native<R: Send>(_call: &mut CallState<'_>, f: impl FnOnce() -> R + Send) -> R {
@@ -317,6 +362,7 @@ impl Host for Process {
                 call.set(*slot, value);
                 Ok(())
             }
+            Op::Call { step, .. } => call.work(self, frame, *step),
             _ => Err(Error::internal("a step that needs an interpreter")),
         }
     }

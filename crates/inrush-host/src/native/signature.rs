@@ -10,18 +10,20 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
     let program = &lowered.program;
     let known = evaluate_known(&program.sizes, &vec![None; program.symbols.len()]);
     let written = written(program);
-    let symbols: Vec<Option<&Symbol>> = (0..program.symbols.len())
-        .map(|k| symbol(lowered, k))
-        .collect();
+    let symbols = bounds(lowered);
     // The sizes as a program that has nothing else, which prints them.
     let shown = Program {
         sizes: program.sizes.clone(),
         symbols: (symbols.iter().enumerate())
-            .map(|(k, s)| Symbol {
-                name: s.map_or_else(|| format!("s{k}"), |s| s.name.clone()),
-                lower: s.map_or(0, |s| s.lower),
-                upper: s.map_or(i64::MAX, |s| s.upper),
-                source: SymbolSource::Data,
+            .map(|(k, s)| {
+                let unknown = || (format!("s{k}"), 0, i64::MAX);
+                let (name, lower, upper) = s.clone().unwrap_or_else(unknown);
+                Symbol {
+                    name,
+                    lower,
+                    upper,
+                    source: SymbolSource::Data,
+                }
             })
             .collect(),
         ..Program::default()
@@ -83,8 +85,12 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
     }
 }
 
-/// Returns the name and the inclusive bounds of each symbol, where the segments tell them.
+/// Returns the name and the inclusive bounds of each symbol, where the program or its segments tell them.
 pub(super) fn bounds(lowered: &Lowered) -> Vec<Option<(String, i64, i64)>> {
+    if !lowered.bounds.is_empty() {
+        let all = lowered.bounds.iter();
+        return all.map(|b| Some((b.name.clone(), b.lower, b.upper))).collect();
+    }
     (0..lowered.program.symbols.len())
         .map(|k| symbol(lowered, k).map(|s| (s.name.clone(), s.lower, s.upper)))
         .collect()

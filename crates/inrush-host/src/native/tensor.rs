@@ -44,6 +44,15 @@ pub enum Output {
     Device(DeviceTensor),
 }
 
+impl From<Output> for Argument {
+    fn from(output: Output) -> Self {
+        match output {
+            Output::Value(v) => Argument::Value(v),
+            Output::Device(t) => Argument::Device(t),
+        }
+    }
+}
+
 impl DeviceTensor {
     /// Wraps memory of another owner, which is kept until the tensor and its clones are dropped.
     ///

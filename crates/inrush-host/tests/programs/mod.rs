@@ -238,6 +238,8 @@ pub fn lowered(program: HostProgram) -> Lowered {
         inputs: vec!["x".into()],
         program,
         complex: Default::default(),
+        guards: Vec::new(),
+        bounds: Vec::new(),
     };
     lowered.check().unwrap();
     lowered

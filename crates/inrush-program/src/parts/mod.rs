@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 
 pub mod outline;
 mod verify;
+mod work;
+
+pub use work::Work;
 
 /// Programs in parts within programs in parts.
 pub const MOST_NESTED: usize = 8;
@@ -82,10 +85,10 @@ pub struct Dynamic {
     pub origin: String,
 }
 
-/// A program that control flow calls.
+/// A program that control flow calls, in the form `P` in which its executor takes programs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Body {
-    pub program: Program,
+pub struct Body<P = Program> {
+    pub program: P,
     /// Its arguments, by position among the program's inputs.
     pub inputs: Vec<Operand>,
 }
@@ -103,11 +106,11 @@ pub enum Operand {
 
 /// Calls one of two programs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Cond {
+pub struct Cond<P = Program> {
     /// Slot of a bool of one element.
     pub predicate: usize,
-    pub then: Body,
-    pub otherwise: Body,
+    pub then: Body<P>,
+    pub otherwise: Body<P>,
     /// Slots of the results of either.
     pub outs: Vec<usize>,
     /// The operator and its Python line, for errors.
@@ -116,11 +119,11 @@ pub struct Cond {
 
 /// Calls a program as long as another one says so.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct While {
+pub struct While<P = Program> {
     /// Gives a bool of one element.
-    pub condition: Body,
+    pub condition: Body<P>,
     /// Gives the next values that the loop carries.
-    pub body: Body,
+    pub body: Body<P>,
     /// Values that the loop carries at first: slots and sizes.
     pub carried: Vec<Operand>,
     /// Slots of what it carries at last.
@@ -131,9 +134,9 @@ pub struct While {
 
 /// Calls a program for each slice of tensors along dimension 0.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Scan {
+pub struct Scan<P = Program> {
     /// Gives the next values that the scan carries, then this turn's slices of the stacked results.
-    pub body: Body,
+    pub body: Body<P>,
     /// Values that the scan carries at first: slots and sizes.
     pub carried: Vec<Operand>,
     /// Slots of the tensors that are sliced; one at least.
@@ -169,18 +172,9 @@ impl StepKind {
             StepKind::Segment(s) => s.inputs.clone(),
             StepKind::View(v) => vec![v.base],
             StepKind::Dynamic(d) => d.inputs.iter().flatten().copied().collect(),
-            StepKind::Cond(c) => {
-                let inputs = c.then.inputs.iter().chain(&c.otherwise.inputs);
-                std::iter::once(c.predicate).chain(slots(inputs)).collect()
-            }
-            StepKind::While(w) => {
-                let inputs = w.condition.inputs.iter().chain(&w.body.inputs);
-                slots(inputs.chain(&w.carried)).collect()
-            }
-            StepKind::Scan(s) => {
-                let inputs = slots(s.body.inputs.iter().chain(&s.carried));
-                inputs.chain(s.sliced.iter().copied()).collect()
-            }
+            StepKind::Cond(c) => c.reads(),
+            StepKind::While(w) => w.reads(),
+            StepKind::Scan(s) => s.reads(),
             StepKind::Write(all) => all.iter().flat_map(|w| [w.from, w.to]).collect(),
         }
     }
@@ -207,6 +201,32 @@ impl StepKind {
             StepKind::Scan(s) => vec![&s.body.program],
             StepKind::View(_) | StepKind::Dynamic(_) | StepKind::Write(_) => Vec::new(),
         }
+    }
+}
+
+impl<P> Cond<P> {
+    /// Slots that the step reads.
+    pub fn reads(&self) -> Vec<usize> {
+        let inputs = self.then.inputs.iter().chain(&self.otherwise.inputs);
+        std::iter::once(self.predicate)
+            .chain(slots(inputs))
+            .collect()
+    }
+}
+
+impl<P> While<P> {
+    /// Slots that the step reads.
+    pub fn reads(&self) -> Vec<usize> {
+        let inputs = self.condition.inputs.iter().chain(&self.body.inputs);
+        slots(inputs.chain(&self.carried)).collect()
+    }
+}
+
+impl<P> Scan<P> {
+    /// Slots that the step reads.
+    pub fn reads(&self) -> Vec<usize> {
+        let inputs = slots(self.body.inputs.iter().chain(&self.carried));
+        inputs.chain(self.sliced.iter().copied()).collect()
     }
 }
 

@@ -33,6 +33,8 @@ fn host_work(program: &HostProgram) -> usize {
             StepKind::Segment(s) => s.program.steps.len(),
             StepKind::Library(_) => 2,
             StepKind::Call(_) => 4,
+            // Programs inside PyTorch have none.
+            StepKind::Work(_) => 4,
             StepKind::Kernel(_) => 1,
             StepKind::View(_) => 0,
         })

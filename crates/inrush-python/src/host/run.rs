@@ -200,6 +200,11 @@ impl Call<'_> {
                         ));
                     }
                 },
+                (StepKind::Work(_), _) => {
+                    return Err(PyRuntimeError::new_err(
+                        "work of packages in a graph of PyTorch",
+                    ));
+                }
                 (StepKind::Kernel(_), _) => {
                     return Err(PyRuntimeError::new_err(
                         "a GPU's kernel in a graph of the CPU",

@@ -3,7 +3,7 @@
 //! PyTorch has been imported already, so its libraries are loaded; nothing is linked. Three things go beyond the stable
 //! functions, and all are checked when they are set up: where a Python tensor object keeps its `at::Tensor` (found by
 //! looking for the address that the tensor itself reports), `THPVariable_Wrap`, which makes a Python object of one, and
-//! `at::native::is_neg`, which reads a flag that the stable functions do not tell.
+//! `at::native::is_neg` and `is_conj`, which read flags that the stable functions do not tell.
 
 use inrush_host::program::{CPU, Device};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -48,6 +48,7 @@ pub struct Shims {
     reinterpret: Reinterpret,
     view_dtype: unsafe extern "C" fn(Handle, i32, *mut Handle) -> Rc,
     is_neg: Flag,
+    is_conj: Flag,
     delete: unsafe extern "C" fn(Handle) -> Rc,
     data_ptr: unsafe extern "C" fn(Handle, *mut *mut c_void) -> Rc,
     dim: unsafe extern "C" fn(Handle, *mut i64) -> Rc,
@@ -127,6 +128,7 @@ impl Shims {
                 reinterpret: get!(cpu, b"aoti_torch__reinterpret_tensor"),
                 view_dtype: get!(cpu, b"aoti_torch_view_dtype"),
                 is_neg: get!(cpu, b"_ZN2at6native6is_negERKNS_6TensorE"),
+                is_conj: get!(cpu, b"_ZN2at6native7is_conjERKNS_6TensorE"),
                 delete: get!(cpu, b"aoti_torch_delete_tensor_object"),
                 data_ptr: get!(cpu, b"aoti_torch_get_data_ptr"),
                 dim: get!(cpu, b"aoti_torch_get_dim"),
@@ -177,7 +179,7 @@ impl Shims {
     /// `h` is the handle of a live tensor, whose first element is at `address`.
     pub unsafe fn is_materialized<T>(&self, h: Handle, address: *const T) -> bool {
         // SAFETY: by the caller's promise; the function reads a flag.
-        !address.is_null() && !unsafe { (self.is_neg)(h) }
+        !address.is_null() && !unsafe { (self.is_neg)(h) || (self.is_conj)(h) }
     }
 
     /// Returns the address of a CPU tensor's first element, and PyTorch's number of its dtype.

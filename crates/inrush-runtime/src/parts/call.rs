@@ -1,17 +1,17 @@
 //! One call of a program in parts.
 
-use super::{LoadedParts, Ready};
+use super::{LoadedParts, Ready, dynamic, segment_integers};
 use crate::bind;
 use crate::exec::copy_inputs;
 use crate::model::{Model, State};
 use crate::poison;
-use crate::tensor::{Recycler, Storage, Tensor, Value, contiguous_strides, extent};
+use crate::tensor::{Storage, Tensor, Value, extent};
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_library::{DynamicCall, DynamicFunction, Input, Results};
+use inrush_library::DynamicFunction;
 use inrush_program::host::{Read, Segment, View};
-use inrush_program::parts::{Dynamic, Out, Param, Sequence, StepKind};
+use inrush_program::parts::{Dynamic, Out, Sequence, StepKind};
 use inrush_program::{
-    InputType, Output, Place, Program, Size, SizeId, SymbolSource, evaluate_known, solve,
+    Output, Place, Program, SizeId, SymbolSource, evaluate_known, solve,
 };
 use std::sync::Arc;
 
@@ -55,12 +55,9 @@ impl Model {
                 (StepKind::Segment(s), Ready::Segment(model)) => call.segment(s, model)?,
                 (StepKind::Dynamic(d), Ready::Dynamic(f)) => call.dynamic(d, f)?,
                 (StepKind::View(v), _) => call.view(v)?,
-                (StepKind::Cond(c), Ready::Bodies(b)) => call.cond(c, two(b)?)?,
-                (StepKind::While(w), Ready::Bodies(b)) => call.while_loop(w, two(b)?)?,
-                (StepKind::Scan(s), Ready::Bodies(b)) => match &b[..] {
-                    [body] => call.scan(s, body)?,
-                    _ => return Err(Error::internal("a scan has no body")),
-                },
+                (StepKind::Cond(c), Ready::Bodies(b)) => call.cond(c, b)?,
+                (StepKind::While(w), Ready::Bodies(b)) => call.while_loop(w, b)?,
+                (StepKind::Scan(s), Ready::Bodies(b)) => call.scan(s, b)?,
                 (StepKind::Write(all), _) => call.write(all)?,
                 _ => return Err(Error::internal("a step is not ready")),
             }
@@ -78,14 +75,6 @@ impl Model {
             }
         }
         Ok(outputs)
-    }
-}
-
-/// Returns the two bodies of a step.
-fn two(bodies: &[Model]) -> Result<[&Model; 2]> {
-    match bodies {
-        [a, b] => Ok([a, b]),
-        _ => Err(Error::internal("control flow has no bodies")),
     }
 }
 
@@ -251,19 +240,7 @@ impl Call<'_> {
         for slot in &s.inputs {
             inputs.push(Value::Tensor(self.tensor(*slot)?.clone()));
         }
-        for i in program.inputs.iter().skip(s.inputs.len()) {
-            let InputType::Int { value } = i.ty else {
-                return Err(Error::internal("a segment takes what is no integer"));
-            };
-            let Size::Sym(k) = program.sizes[value.0 as usize] else {
-                return Err(Error::internal(
-                    "a segment takes an integer that is no symbol",
-                ));
-            };
-            let known = self.symbols[s.symbols[k as usize] as usize];
-            let known = known.ok_or_else(|| Error::internal("a symbol is not known yet"))?;
-            inputs.push(Value::Int(known));
-        }
+        inputs.extend(segment_integers(s, &self.symbols)?);
         let outputs = model.run(&inputs)?;
         for (slot, value) in s.outputs.iter().zip(outputs) {
             self.slots[*slot] = Some(value);
@@ -314,46 +291,11 @@ impl Call<'_> {
 
     /// Calls a function of the library that allocates its results.
     fn dynamic(&mut self, d: &Dynamic, function: &DynamicFunction) -> Result<()> {
-        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(d.inputs.len());
-        for slot in &d.inputs {
-            let row_major = |slot: usize| {
-                let t = self.tensor(slot)?;
-                let strides = contiguous_strides(&t.sizes);
-                let aligned = (t.data() as usize).is_multiple_of(t.dtype.size().clamp(1, 8));
-                if t.lies_as(&strides) && aligned {
-                    Ok(t.clone())
-                } else {
-                    t.with_strides(&strides)
-                }
-            };
-            tensors.push(slot.map(row_major).transpose()?);
-        }
-        let inputs: Vec<Option<Input>> = (tensors.iter())
-            .map(|t| t.as_ref().map(input).transpose())
+        let tensors = (d.inputs.iter())
+            .map(|slot| slot.map(|s| self.tensor(s).cloned()).transpose())
             .collect::<Result<_>>()?;
-        let params: Vec<Option<Scalar>> = (d.params.iter())
-            .map(|p| match p {
-                Param::Num(n) => Ok(Some((*n).into())),
-                Param::Size(id) => self.size(*id).map(|v| Some(Scalar::Int(v))),
-                Param::None => Ok(None),
-            })
-            .collect::<Result<_>>()?;
-        let mut made = Made {
-            values: Vec::new(),
-            recycler: &self.model.recycler,
-        };
-        let mut call = DynamicCall {
-            inputs: &inputs,
-            params: &params,
-            pool: &self.model.bound.pool,
-            results: &mut made,
-        };
-        (function.run)(&mut call).map_err(|e| e.context(&d.origin))?;
-        let values = made.values;
-        if values.len() != d.outs.len() {
-            let message = format!("`{}` gives {} results", d.function, values.len());
-            return Err(Error::internal(message));
-        }
+        let on = (&*self.model.bound.pool, &self.model.recycler);
+        let values = dynamic::call(d, function, tensors, &|id| self.size(id), on)?;
         for (slot, value) in d.outs.iter().zip(values) {
             self.slots[*slot] = Some(value);
         }
@@ -394,60 +336,5 @@ impl Call<'_> {
             }
             _ => Ok(value.clone()),
         }
-    }
-}
-
-/// Returns a row-major tensor as a function reads it.
-fn input(t: &Tensor) -> Result<Input<'_>> {
-    let start = t.offset * t.dtype.size();
-    let bytes = t.numel() * t.dtype.size();
-    let bytes = match bytes {
-        0 => Some(&[][..]),
-        n => t.storage.bytes().get(start..).and_then(|b| b.get(..n)),
-    };
-    Ok(Input {
-        dtype: t.dtype,
-        sizes: &t.sizes,
-        bytes: bytes.ok_or_else(|| Error::internal("a tensor is larger than its storage"))?,
-    })
-}
-
-/// Results of a function.
-struct Made<'a> {
-    values: Vec<Value>,
-    recycler: &'a Arc<Recycler>,
-}
-
-impl Results for Made<'_> {
-    fn tensor(&mut self, dtype: DType, sizes: &[i64], strides: &[i64]) -> Result<&mut [u8]> {
-        let bytes = extent(sizes, strides)
-            .and_then(|n| n.checked_mul(dtype.size()))
-            .ok_or_else(|| Error::input(format!("a tensor of sizes {sizes:?} is too large")))?;
-        let storage = self.recycler.take(bytes)?;
-        if poison::enabled() {
-            // SAFETY: storage of this size, which nothing else has.
-            unsafe { poison::fill(storage.as_ptr(), bytes) };
-        }
-        let address = storage.as_ptr();
-        self.values.push(Value::Tensor(Tensor {
-            dtype,
-            sizes: sizes.to_vec(),
-            strides: strides.to_vec(),
-            offset: 0,
-            storage: Arc::new(storage),
-        }));
-        if bytes == 0 {
-            return Ok(&mut []);
-        }
-        // SAFETY: fresh storage of this size, which the list holds and nothing else reads before the function has returned.
-        // Functions write whole results and read none.
-        Ok(unsafe { std::slice::from_raw_parts_mut(address, bytes) })
-    }
-
-    fn number(&mut self, value: Scalar) {
-        self.values.push(match value {
-            Scalar::Int(v) => Value::Int(v),
-            other => Value::Scalar(other),
-        });
     }
 }

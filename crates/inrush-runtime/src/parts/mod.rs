@@ -11,15 +11,21 @@
 
 mod call;
 mod control;
+mod dynamic;
+pub mod flow;
 mod write;
 
+pub use dynamic::run_dynamic;
+
 use crate::model::{Bound, Model};
+use crate::tensor::Value;
 use crate::weights::WeightSource;
 use inrush_base::{Error, Result};
 use inrush_cpu::Pool;
 use inrush_library::DynamicFunction;
-use inrush_program::Program;
+use inrush_program::host::Segment;
 use inrush_program::parts::{Sequence, StepKind};
+use inrush_program::{InputType, Program, Size};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -136,6 +142,35 @@ fn keep_small_blocks(body: &Model) {
         let models = parts.steps.iter().flat_map(Ready::models);
         models.for_each(keep_small_blocks);
     }
+}
+
+/// Returns true for a function that allocates its results.
+pub fn has_dynamic(name: &str) -> bool {
+    inrush_library::find_dynamic(name).is_some()
+}
+
+/// Returns the integers that a segment takes after its tensors. `symbols` are those of the program around, as far as they are known.
+///
+/// # Errors
+/// An internal error for an input that is no symbol, or one that is not known.
+pub fn segment_integers(s: &Segment, symbols: &[Option<i64>]) -> Result<Vec<Value>> {
+    let program = &s.program;
+    let rest = program.inputs.iter().skip(s.inputs.len());
+    rest.map(|i| {
+        let InputType::Int { value } = i.ty else {
+            return Err(Error::internal("a segment takes what is no integer"));
+        };
+        let Size::Sym(k) = program.sizes[value.0 as usize] else {
+            return Err(Error::internal(
+                "a segment takes an integer that is no symbol",
+            ));
+        };
+        let known = symbols[s.symbols[k as usize] as usize];
+        known
+            .map(Value::Int)
+            .ok_or_else(|| Error::internal("a symbol is not known yet"))
+    })
+    .collect()
 }
 
 fn function(name: &str) -> Result<&'static DynamicFunction> {
