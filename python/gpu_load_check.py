@@ -27,6 +27,8 @@ import warnings
 
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export.pt2_archive._package import AOTICompiledModel
 from torch.nn import functional as F
 
@@ -161,6 +163,60 @@ class Slow(nn.Module):
         return x
 
 
+class Turned(nn.Module):
+    """Complex inputs, outputs, weights and a buffer that is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.randn(16, dtype=torch.complex64))
+        self.register_buffer("seen", torch.zeros(16, dtype=torch.complex64))
+
+    def forward(self, z, x):
+        self.seen.add_(z.sum(0))
+        return z * self.factor + self.seen, torch.view_as_real(z).sum(1) + x, (z @ z.mT).abs(), z[:, ::2]
+
+
+class Parts(nn.Module):
+    """Data decide about sizes and about what runs; branches have weights of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        rows = torch.nonzero(x.sum(1) > 0).squeeze(1)
+        y = torch.cond(x.mean() > 0, lambda x: self.first(x).relu(), lambda x: x * 2, (x,))
+        return self.second(y[rows]), x[x > 1] * 2, rows + 1
+
+
+class Turns(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        def turn(i, y):
+            return i + 1, torch.tanh(self.layer(y))
+
+        start = torch.zeros((), dtype=torch.int64, device=x.device)
+        last = while_loop(lambda i, y: (i < 20) & (y.abs().sum() > 1), turn, (start, x))
+        total, sums = scan(lambda c, row: (c + row, (c * row).clone()), torch.zeros_like(x[0]), x, dim=0)
+        return (*last, total, sums)
+
+
+class Library(nn.Module):
+    """Functions of the runtime's library, on the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 8, batch_first=True)
+
+    def forward(self, x):
+        square = x @ x.mT + 8 * torch.eye(x.shape[-2], device=x.device, dtype=x.dtype)
+        values, places = x.reshape(1, -1).sort(-1)
+        return self.lstm(x)[0].relu(), torch.fft.rfft(x).abs(), torch.linalg.solve(square, x), values * 2, places + 1
+
+
 BATCH = torch.export.Dim("batch", min=1, max=256)
 
 
@@ -178,6 +234,10 @@ def models():
         "cached": (Cached(), [[torch.randn(1, 1, 64)] for _ in range(24)], None),
         "views": (Views(), [[torch.randn(6, 4), torch.randn(6, 4)]], None),
         "writes": (Writes(), [[torch.randn(6, 4), torch.randn(4)]], None),
+        "turned": (Turned(), [[torch.randn(5, 16, dtype=torch.complex64), torch.randn(5, 2)] for _ in range(3)], None),
+        "parts": (Parts(), [[torch.randn(n, 16) + shift] for n, shift in ((7, 0.1), (256, -0.1), (2, 0.5))], ({0: BATCH},)),
+        "turns": (Turns(), [[torch.randn(9, 16)]], None),
+        "library": (Library(), [[torch.randn(3, 40, 16)]], None),
         "slow": (Slow(), [[torch.randn(512, 512)]], None),
     }
 
@@ -314,6 +374,54 @@ def group_state(folder, device):
         loaded.update_weights({"position": torch.zeros(1, dtype=torch.int64)})
         loaded.swap_weights()
         say("an update of the cache replaces it", loaded.weights()["position"].item() == 0)
+
+
+def close(name, got, want):
+    """Compares a call with eager's results, dtypes included."""
+    got, want = leaves(got), leaves(want)
+    try:
+        torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-4)
+        say(name, all(g.device == w.device for g, w in zip(got, want)))
+    except AssertionError as error:
+        say(name, False, " ".join(str(error).split())[:300])
+
+
+def group_complex(folder, device):
+    module, cases, _ = models()["turned"]
+    module = copy.deepcopy(module).eval().to(device)
+    loaded = inrush.load(path(folder, "turned"), device=device)
+    loaded.update_weights({"factor": module.factor})
+    loaded.swap_weights()
+    with torch.no_grad():
+        for k, (z, x) in enumerate(cases):
+            z, x = z.to(device), x.to(device)
+            close(f"turned.{k}", loaded(z, x), module(z, x))
+        strided, conjugate = cases[0][0].to(device).T.contiguous().T, cases[1][0].to(device).conj()
+        close("turned, other strides", loaded(strided, x), module(strided, x))
+        close("turned, a conjugate", loaded(conjugate, x), module(conjugate, x))
+    refuses("turned, real numbers", ("complex64", "float32"), lambda: loaded(x, x))
+
+
+def group_parts(folder, device):
+    for name in ("parts", "turns", "library"):
+        module, cases, _ = models()[name]
+        module = copy.deepcopy(module).eval().to(device)
+        loaded = inrush.load(path(folder, name), device=device)
+        loaded.update_weights(dict(module.state_dict()))
+        loaded.swap_weights()
+        with torch.no_grad():
+            for k, (x,) in enumerate(cases * 3):
+                x = x.to(device)
+                close(f"{name}.{k}", loaded(x), module(x))
+            for _ in range(200):
+                kept = loaded(x)
+            close(f"{name}, the last of many calls", kept, module(x))
+    if device.type == "cuda":
+        side = torch.cuda.Stream(device)
+        with torch.cuda.stream(side), torch.no_grad():
+            close("library, on another stream", loaded(x), module(x))
+        words = ("control flow, which the host decides",)
+        refuses("turns, captured", words, lambda: inrush.load(path(folder, "turns"), device=device, cuda_graphs=True))
 
 
 def group_layouts(folder, device):
@@ -834,9 +942,9 @@ def group_latency(folder, device, zoo=None):
             say(f"latency {name}", False, last_line(error))
 
 
-GROUPS = ("models", "state", "layouts", "refusals", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
+GROUPS = ("models", "state", "complex", "parts", "layouts", "refusals", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
 # Groups that need no GPU.
-ANYWHERE = ("models", "state", "layouts", "refusals", "weights", "aoti", "aoti_constants")
+ANYWHERE = ("models", "state", "complex", "parts", "layouts", "refusals", "weights", "aoti", "aoti_constants")
 
 
 def main():

@@ -59,11 +59,68 @@ def models():
             y = F.silu(self.layer(self.norm(x)))
             return y, y.softmax(-1), x.sum(1)
 
+    class Rotary(nn.Module):
+        """Positions as complex factors."""
+
+        def __init__(self):
+            super().__init__()
+            angles = torch.outer(torch.arange(64.0), 10000.0 ** (-torch.arange(16.0) / 16))
+            self.register_buffer("factors", torch.polar(torch.ones(64, 16), angles))
+
+        def forward(self, x):
+            pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], 16, 2))
+            turned = pairs * self.factors[: x.shape[1]].view(1, -1, 1, 16)
+            return torch.view_as_real(turned).flatten(3), (turned.abs() + 1).log()
+
+    class Parts(nn.Module):
+        """Data decide about sizes and about what runs."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 8)
+
+        def forward(self, x):
+            rows = torch.nonzero(x.sum(1) > 0).squeeze(1)
+            y = torch.cond(x.mean() > 0, lambda x: self.first(x).relu(), lambda x: x * 2, (x,))
+            return self.second(y[rows]), x[x > 1] * 2, (rows + 1).to(x.dtype)
+
+    class Turns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(32, 32)
+
+        def forward(self, x):
+            from torch._higher_order_ops.scan import scan
+            from torch._higher_order_ops.while_loop import while_loop
+
+            def turn(i, y):
+                return i + 1, torch.tanh(self.layer(y))
+
+            last = while_loop(lambda i, y: (i < 20) & (y.abs().sum() > 1), turn, (torch.zeros((), dtype=torch.int64, device=x.device), x))
+            total, sums = scan(lambda c, row: (c + row, (c * row).clone()), torch.zeros_like(x[0]), x, dim=0)
+            return last[0].to(x.dtype), last[1], total, sums
+
+    class Library(nn.Module):
+        """Functions of the runtime's library, on the host."""
+
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(32, 16, batch_first=True)
+
+        def forward(self, x):
+            square = x @ x.mT + 8 * torch.eye(x.shape[-2], device=x.device)
+            values, places = x.reshape(1, -1).sort(-1)
+            return self.lstm(x)[0].relu(), torch.fft.rfft(x).abs(), torch.linalg.solve(square, x), values * 2, (places + 1).to(x.dtype)
+
     torch.manual_seed(0)
     batch = torch.export.Dim("batch", min=1, max=256)
     yield "transformer", transformer(2), "float32", None, [[torch.randint(0, 1000, (2, 48))]]
     yield "transformer_half", transformer(2).half(), "float16", None, [[torch.randint(0, 1000, (2, 64))]]
     yield "residual", Residual(32), "float32", None, [[torch.randn(4, 3, 32, 32)]]
+    yield "complex", Rotary(), "float32", None, [[torch.randn(2, 24, 3, 32)]]
+    yield "parts", Parts(), "float32", ({0: batch},), [[torch.randn(n, 32) + shift] for n, shift in ((7, 0.1), (256, -0.1), (2, 0.5))]
+    yield "turns", Turns(), "float32", None, [[torch.randn(9, 32)]]
+    yield "library", Library(), "float32", None, [[torch.randn(3, 40, 32)]]
     yield "rows", Rows(), "float32", ({0: batch},), [[torch.randn(n, 7, 96)] for n in (2, 33, 256)]
 
 

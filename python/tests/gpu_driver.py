@@ -17,7 +17,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from multiprocessing.connection import Client, Listener
+import types
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target" / "release"
@@ -59,11 +61,13 @@ class Machine:
         self.folder, self.log, self.errors = folder, folder / "log", folder / "errors"
         self.log.write_text("")
         env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_LOG": str(self.log)} | ({"FAKE_LATE": "1"} if late else {})
-        self.listener = Listener(str(folder / "socket"))
-        with self.errors.open("w") as errors:
-            command = [sys.executable, __file__, "serve", self.listener.address, *packages]
-            self.process = subprocess.Popen([str(c) for c in command], env=env, stdin=subprocess.DEVNULL, stderr=errors)
-        self.channel = self.listener.accept()
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        # The process's end is its own, so that the channel ends with it.
+        self.channel, theirs = Pipe()
+        with self.errors.open("w") as errors, theirs:
+            command = [sys.executable, __file__, "serve", theirs.fileno(), *packages]
+            keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL, "stderr": errors}
+            self.process = subprocess.Popen([str(c) for c in command], env=env, **keep)
         self.lock = threading.Lock()
         self.models = [Model(self, k) for k in range(len(packages))]
 
@@ -72,7 +76,6 @@ class Machine:
 
     def __exit__(self, *_):
         self.channel.close()
-        self.listener.close()
         self.process.wait(60)
 
     def ask(self, what, *args):
@@ -83,7 +86,7 @@ class Machine:
             with self.lock:
                 self.channel.send_bytes(pickle.dumps((what, args)))
                 failed, result = pickle.loads(self.channel.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):
             raise RuntimeError(f"the machine ended: {self.errors.read_text()[-4000:]}") from None
         if failed:
             raise getattr(inrush, failed, RuntimeError)(result)
@@ -128,8 +131,6 @@ class Model:
 
 def worker(script, socket):
     """The process that builds kernels, without Triton: machine code is the text of the request."""
-    import types
-
     spec = importlib.util.spec_from_file_location("worker", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -152,7 +153,7 @@ def worker(script, socket):
     module.main()
 
 
-def serve(address, *packages):
+def serve(channel, *packages):
     """Loads and calls packages over the driver."""
     native = ctypes.CDLL("libcuda.so.1")
     spec = importlib.util.spec_from_file_location("inrush_runtime._native", RELEASE / "libinrush_runtime_native.so")
@@ -188,13 +189,18 @@ def serve(address, *packages):
         x = x.numpy() if hasattr(x, "numpy") else x
         return torch.from_numpy(x)
 
-    def load(package):
-        models.append(runtime.load(package, device="cuda:0", flat=True))
+    def load(package, options=None):
+        models.append(runtime.load(package, device="cuda:0", flat=True, **(options or {})))
         return len(models) - 1
 
     def call(number, inputs):
         outputs = models[number](*inputs)
         return [host(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,))], inputs
+
+    def signature(number):
+        s = models[number].signature
+        outputs = [types.SimpleNamespace(shape=o.shape, dtype=o.dtype) for o in s.outputs]
+        return types.SimpleNamespace(text=str(s), outputs=outputs)
 
     tasks = {
         "load": load,
@@ -202,9 +208,9 @@ def serve(address, *packages):
         "update_weights": lambda number, weights, options: models[number].update_weights(weights, **options),
         "swap_weights": lambda number: models[number].swap_weights(),
         "weights": lambda number: {k: host(v) for k, v in models[number].weights().items()},
-        "signature": lambda number: str(models[number].signature),
+        "signature": signature,
     }
-    channel = Client(address)
+    channel = Connection(int(channel))
     while True:
         try:
             what, args = pickle.loads(channel.recv_bytes())

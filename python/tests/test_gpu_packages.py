@@ -109,7 +109,7 @@ def test_complex_inputs_are_complex(tmp_path):
         with pytest.raises(inrush.InputError, match="sizes"):
             model(c(5))
         assert model(c(4))[0].dtype == torch.complex64
-        assert "a: complex64[4]" in model.signature
+        assert "a: complex64[4]" in model.signature.text
     shown = tool(tmp_path, "inspect", package, "--stage", "summary").stdout
     assert "target cuda:h100" in shown, shown
 
@@ -133,10 +133,108 @@ def on_gpu(machine, monkeypatch):
 
 
 PARTS = [
-    (test_package_control.test_cond_runs_one_of_two_branches, ()),
-]
+    *((getattr(test_package_control, name), ()) for name in (
+        "test_cond_runs_one_of_two_branches",
+        "test_cond_on_a_size",
+        "test_cond_with_outputs_of_other_sizes",
+        "test_nested_cond",
+        "test_data_decide_sizes_within_a_branch",
+        "test_cond_gives_new_memory",
+        "test_while_loop_of_no_turn_one_and_many",
+        "test_while_loop_that_data_end",
+        "test_cond_within_a_loop",
+        "test_a_mixture_of_experts",
+        "test_non_maximum_suppression",
+    )),
+    (test_package_control.test_scan_over_time, ()),
+    *((test_package_control.test_scan_of_several_values, (reverse,)) for reverse in (False, True)),
+    (test_package_control.test_map, (torch.float32,)),
+    *((test_package_control.test_cond_of_dtypes_and_dynamic_sizes, (d,)) for d in (torch.bfloat16, torch.int64)),
+    *((getattr(test_parts, name), ()) for name in (
+        "test_kernels_before_and_after_nonzero",
+        "test_state_is_written",
+        "test_inputs_are_written",
+        "test_the_signature_names_sizes_that_depend_on_data",
+        "test_integers_are_read_from_data",
+        "test_masks_of_several_dimensions",
+        "test_bools_are_read_from_data",
+        "test_repeats_of_a_known_number",
+        "test_writes_by_masks",
+    )),
+    *((test_parts.test_nonzero_of_any_rank, (n,)) for n in ((), (0, 4), (2, 3, 4))),
+    (test_parts.test_unique_consecutive, (-1,)),
+    (test_parts.test_bincount, (torch.int32,)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("test", "parameters"), PARTS, ids=lambda v: getattr(v, "__name__", None))
 def test_in_parts(test, parameters, tmp_path, on_gpu):
     test(tmp_path, *parameters)
+
+
+L = torch.linalg
+
+
+def spectrum(_, x):
+    y = torch.fft.irfft(torch.fft.rfft2(x) * 2)
+    return y + 1, torch.stft(x.reshape(3, 16), 8, 4, window=torch.hann_window(8), return_complex=True)
+
+
+def factors(_, x):
+    a = x @ x.mT + 4 * torch.eye(4)
+    return L.cholesky(a), L.inv(a) * 2, L.solve(a, x), L.det(a), L.eigvalsh(a), L.svdvals(a)
+
+
+def ordered(_, x, ids):
+    values, at = x.sort(-1)
+    return values * 2, at + 1, x.topk(50).values, ids.argsort(dim=0, stable=True)
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = torch.nn.LSTM(4, 6, 2, batch_first=True), torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        y, (h, _) = self.layers(x)
+        return self.head(y).relu(), h
+
+
+def test_functions_of_the_library_run_on_the_host(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 4)
+    length = {"dynamic": ({1: Dim("n", min=2)},)}
+    cases = [
+        (spectrum, [(x,)], {}),
+        (factors, [(x,), (torch.randn(3, 4, 4),)], {}),
+        (ordered, [(torch.randn(3, 5000), torch.randint(0, 50, (700, 3)))], {}),
+        (Recurrent(), [(torch.randn(2, n, 4),) for n in (5, 2, 9)], length),
+    ]
+    log = check(tmp_path, cases)
+    # The layers' outputs are multiplied on the device.
+    assert any("gemm" in line for line in log), log
+    shown = tool(tmp_path, "inspect", tmp_path / "m3.inrush", "--stage", "summary").stdout
+    for words in ("runs on the host: rnn.lstm", "= rnn.lstm(", "on the host, node `"):
+        assert words in shown, shown
+    page = tmp_path / "page.html"
+    assert tool(tmp_path, "explain", tmp_path / "m1.inrush", "-o", page).returncode == 0
+    assert "linalg.cholesky, on the host" in page.read_text()
+
+
+def test_control_flow_is_shown_and_not_captured(tmp_path):
+    choose = Of(lambda _, x: torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x[torch.nonzero(x[:, 0]).squeeze(1)].sum(0, keepdim=True) + x, (x,)), 1)
+    package = compiled(tmp_path, choose, (torch.ones(4, 4),))
+    shown = tool(tmp_path, "inspect", package, "--stage", "summary").stdout
+    for words in ("runs on the host: nonzero", "  then:", "  otherwise:", "mm(", "on the host, node `nonzero`", "1 products by a library"):
+        assert words in shown, shown
+    with Machine(tmp_path, [package]) as machine:
+        for x in (torch.ones(4, 4), -torch.ones(4, 4)):
+            torch.testing.assert_close(machine.models[0](x)[0], choose(x))
+        assert any("gemm" in line for line in machine.seen())
+        with pytest.raises(inrush.UnsupportedError, match="control flow, which the host decides"):
+            machine.ask("load", str(package), {"cuda_graphs": True})
+
+
+def test_what_nothing_runs_is_named(tmp_path):
+    with pytest.raises(RuntimeError, match="tensor_split"):
+        compiled(tmp_path, Of(lambda _, x, n: torch.tensor_split(x, n), 2), (torch.ones(4), torch.tensor([1, 2])))

@@ -23,6 +23,7 @@
 
 use crate::call::{Args, Demands};
 use crate::normalize::{prune_marked, reconcile};
+use crate::props::{Prop, has};
 use crate::{Route, bind, lookup, meta};
 use again::Again;
 use inrush_base::{DType, Error, Result, Scalar, digits};
@@ -42,14 +43,27 @@ pub fn decompose(graph: Graph) -> Result<Graph> {
 /// [`decompose`] for a caller who follows places in the graph: `marks` are positions between nodes, in ascending order, and
 /// become the positions between what those nodes became.
 pub fn decompose_marked(graph: Graph, marks: &mut [usize]) -> Result<Graph> {
-    decompose_remembering(graph, marks, again::REMEMBERED)
+    decompose_remembering(graph, marks, again::REMEMBERED, &|_| true)
 }
 
-/// [`decompose_marked`] with this many calls of each look remembered.
+/// Replaces compositions of library functions alone ([`Prop::LibraryFunction`]), so that each call of the library is a node.
+///
+/// # Errors
+/// As [`decompose`].
+pub fn decompose_library(graph: Graph) -> Result<Graph> {
+    let composed = |node: &Node| has(&node.op, Prop::LibraryFunction);
+    if !graph.nodes.iter().any(composed) {
+        return Ok(graph);
+    }
+    decompose_remembering(graph, &mut [], again::REMEMBERED, &composed)
+}
+
+/// [`decompose_marked`] of the nodes that are wanted, with this many calls of each look remembered.
 fn decompose_remembering(
     mut graph: Graph,
     marks: &mut [usize],
     remembered: usize,
+    wanted: &dyn Fn(&Node) -> bool,
 ) -> Result<Graph> {
     let mut marked = 0;
     let nodes = std::mem::take(&mut graph.nodes);
@@ -65,6 +79,11 @@ fn decompose_remembering(
         while let Some(mark) = marks.get_mut(marked).filter(|m| **m <= k) {
             *mark = out.len();
             marked += 1;
+        }
+        if !wanted(&node) {
+            node.reads_mut().for_each(|v| *v = now[v.index()]);
+            out.push(node);
+            continue;
         }
         let op = lookup(&node.op).ok_or_else(|| {
             graph.locate(&node, Error::unsupported("no row describes this operator"))

@@ -31,7 +31,7 @@ pub mod view;
 
 pub use bind::{NamedArg, bind};
 pub use call::{Args, Call, Demands, Operand};
-pub use decompose::{Builder, decompose, decompose_marked, replace};
+pub use decompose::{Builder, decompose, decompose_library, decompose_marked, replace};
 pub use lower::body::BodyBuilder;
 pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,

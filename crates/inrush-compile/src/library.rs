@@ -2,6 +2,7 @@
 //! leave the caches. They are called between segments.
 
 use inrush_aten::props::Library;
+use inrush_base::DType;
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Node};
 
@@ -30,7 +31,7 @@ impl Libraries {
 
 impl Libraries {
     /// Returns true if the library takes the operands of a product where they are. PyTorch's functions copy others; a library alone
-    /// needs a unit stride along rows or columns, so that other products are compiled.
+    /// needs a unit stride along rows or columns, and floats of at most 32 bits. Other products are compiled.
     pub fn takes(self, graph: &Graph, node: &Node) -> bool {
         if self != Libraries::Products {
             return true;
@@ -43,10 +44,13 @@ impl Libraries {
         };
         let fits = |v| {
             let Ok(t) = graph.tensor(v) else { return false };
+            let known = matches!(t.dtype, DType::F32 | DType::F16 | DType::BF16);
             let ([.., rows, columns], [.., outer, inner]) = (&t.sizes[..], &t.strides[..]) else {
                 return false;
             };
-            lies(*inner, *outer, *columns, *rows) || lies(*outer, *inner, *rows, *columns)
+            known
+                && (lies(*inner, *outer, *columns, *rows)
+                    || lies(*outer, *inner, *rows, *columns))
         };
         node.reads().all(fits)
     }

@@ -489,6 +489,13 @@ impl Cutter<'_> {
     }
 }
 
+/// Builds the graph of one node, whose results are its outputs.
+pub fn alone(graph: &Graph, node: NodeId) -> Cutout {
+    let wanted = graph.nodes[node.index()].outs.iter().copied().collect();
+    let views = Views::default();
+    segment(graph, &views, &[node], &wanted, &Held::default())
+}
+
 /// Builds the graph of a segment.
 fn segment(
     whole: &Graph,

@@ -314,7 +314,7 @@ impl<'a> Pipeline<'a> {
 
     /// Runs the stages after the plan for a CPU. What does not wait for kernels or their text, memory and most of the program,
     /// is made in parallel with them.
-    fn c(
+    pub(crate) fn c(
         &mut self,
         guards: &[Guard],
         signature: &Signature,

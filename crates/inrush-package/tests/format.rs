@@ -83,8 +83,8 @@ fn every_kind_of_steps_is_known_to_the_format() {
     let program = text::parse(CONTROL).expect("a program");
     let parts = program.parts.expect("parts");
     let newest = parts.steps.iter().map(|s| since(&s.kind)).max();
-    // Since 6, weights may be stored in panels.
-    assert_eq!(newest.max(Some(6)), Some(FORMAT));
+    // Since 7, programs for GPUs have work of the host.
+    assert_eq!(newest.max(Some(7)), Some(FORMAT));
 }
 
 #[test]

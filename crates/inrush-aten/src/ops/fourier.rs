@@ -3,6 +3,7 @@
 //! The pass that replaces complex values by their parts makes these calls. PyTorch has no such operators.
 
 use crate::ops::lowered;
+use crate::props::Prop;
 use crate::{Call, Lower, Row, Tensor, meta};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
@@ -98,19 +99,22 @@ pub(super) const ROWS: &[Row] = &[
         c2c_meta,
         c2c,
         "(f32[3,6], f32[3,6], [1, 0], 0, true)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     lowered(
         "inrush.fft_c2r.default",
         "(Tensor re, Tensor im, int[] dim, int norm, SymInt last) -> Tensor",
         c2r_meta,
         c2r,
         "(f32[3,4], f32[3,4], [0, 1], 2, 6)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
     lowered(
         "inrush.fft_r2c.default",
         "(Tensor self, int[] dim, int norm, bool onesided) -> (Tensor, Tensor)",
         r2c_meta,
         r2c,
         "(f32[3,6], [0, 1], 0, true)",
-    ),
+    )
+    .with(&[Prop::LibraryFunction]),
 ];

@@ -11,10 +11,13 @@
 mod calls;
 mod control;
 mod interface;
+mod library;
 mod lower;
 
 pub use calls::{Bodies, Calls};
 pub use control::integers;
+pub use inrush_aten::decompose_library;
+pub use library::library_segment;
 pub use crate::partition::Held;
 
 use crate::functions::spread;

@@ -473,7 +473,15 @@ impl<'a> CallState<'a> {
             return Ok(());
         }
         let given = match &self.made[slot] {
-            Some(t) => Some(Given::Device(t)),
+            Some(t) if t.sizes == shape.sizes.as_slice() && dtype_code(t.dtype) == shape.dtype => {
+                Some(Given::Device(t))
+            }
+            Some(t) => {
+                return Err(Error::input(format!(
+                    "a tensor that depends on data has sizes {:?}, the program expects {:?}",
+                    t.sizes, shape.sizes
+                )));
+            }
             None => self.given[slot],
         };
         let tensor = match given {
@@ -647,6 +655,9 @@ impl<'a> CallState<'a> {
         if let Some(view) = &self.views[slot] {
             return Ok(view.clone());
         }
+        if let Some(t) = &self.made[slot] {
+            return Ok((t.address, t.shape(), slot));
+        }
         let shape = self.known_shape(slot)?;
         let shape = shape.ok_or_else(|| Error::internal("an output without a layout"))?;
         Ok((self.address(process, frame, slot)?, shape, slot))
@@ -689,6 +700,9 @@ impl<'a> CallState<'a> {
             }
             return Ok(Output::Device(t.clone()));
         }
+        if let (None, Some(t)) = (&self.views[slot], &self.made[slot]) {
+            return device(address, t.owner.clone(), false);
+        }
         let changes = |o: &Out| matches!(o, Out::Mutation { into, .. } if *into == root);
         let changes = frame.program.outputs.iter().any(changes);
         if let Some(own) = frame.own[root].take() {
@@ -697,8 +711,8 @@ impl<'a> CallState<'a> {
         if let Some(own) = self.shared.get(&root) {
             return device(address, own.clone(), false);
         }
-        // Memory of the call's, which nothing else has.
-        if let Some(t) = self.made[root].as_ref().filter(|t| t.address == frame.bases[root]) {
+        // A view of what work of the host gave.
+        if let Some(t) = &self.made[root] {
             return device(address, t.owner.clone(), false);
         }
         match self.given[root] {

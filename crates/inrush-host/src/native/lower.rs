@@ -11,7 +11,7 @@ use inrush_compile::{
     SymbolDef, What, compile_sequence,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
-use inrush_program::parts::MOST_NESTED;
+use inrush_program::parts::{MOST_NESTED, Work};
 use inrush_program::{Dt, GpuTarget};
 
 /// Compiles a graph for a device: segments as kernels, products by a library if the options say so, control flow and functions whose
@@ -89,6 +89,7 @@ impl Programs<'_> {
             graph = parts::expanded(graph)?;
         }
         let graph = functional(graph, caps, options, self.watch)?;
+        let graph = parts::decompose_library(graph)?;
         let request = Request {
             // Nothing here asks for gradients, so passes may drop what only they read.
             inference: true,
@@ -109,7 +110,7 @@ impl Programs<'_> {
             mut objects,
         } = entries(graph, &mut calls.slots);
         let parts = std::mem::take(&mut sequence.parts);
-        let mut steps = self.steps(graph, parts, &mut calls)?;
+        let mut steps = self.steps(graph, parts, &mut calls, &sequence.symbols)?;
         for s in &sequence.symbols {
             if let Some(step) = s.after.and_then(|at| steps.get_mut(at)) {
                 step.binds_symbols = true;
@@ -152,6 +153,25 @@ impl Programs<'_> {
         })
     }
 
+    /// Returns the work of the host for a call; `None` for an operator that nothing does.
+    fn work(
+        &mut self,
+        graph: &Graph,
+        c: &inrush_compile::Call,
+        calls: &mut Calls<'_>,
+        symbols: &[SymbolDef],
+    ) -> Result<Option<Work<Lowered>>> {
+        if let Some(work) = calls.work(c, &Held::default(), self)? {
+            return Ok(Some(work));
+        }
+        let origin = calls.origin(c);
+        let segment = parts::library_segment(graph, c, symbols)?;
+        Ok(segment.map(|s| Work::Library {
+            segment: calls.slots.segment(s),
+            origin,
+        }))
+    }
+
     /// Turns parts into steps.
     ///
     /// # Errors
@@ -161,6 +181,7 @@ impl Programs<'_> {
         graph: &Graph,
         parts: Vec<Part>,
         calls: &mut Calls<'_>,
+        symbols: &[SymbolDef],
     ) -> Result<Vec<Step>> {
         let (mut steps, mut refused) = (Vec::new(), Vec::new());
         for part in parts {
@@ -178,7 +199,7 @@ impl Programs<'_> {
                         })
                     }
                     // Weights are values of the whole program, which bodies get like others.
-                    None => match calls.work(&c, &Held::default(), self)? {
+                    None => match self.work(graph, &c, calls, symbols)? {
                         Some(work) => StepKind::Work(Box::new(work)),
                         None => {
                             refused.push(format!("`{}` ({})", c.op, c.reason));

