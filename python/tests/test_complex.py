@@ -224,3 +224,7 @@ def test_what_cannot_be_rewritten_is_named(tmp_path):
         program = torch.export.export(Of(function), (args,))
         with pytest.raises(inrush.Error, match=message):
             inrush.aot_compile(program, tmp_path / "model.inrush")
+
+
+def test_an_input_that_is_conjugated_when_it_is_read(tmp_path):
+    check(tmp_path, lambda _, z: (z * 2, z.abs()), c(4, 3), more=[(c(4, 3).conj(),)])

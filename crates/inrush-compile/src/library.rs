@@ -49,8 +49,7 @@ impl Libraries {
                 return false;
             };
             known
-                && (lies(*inner, *outer, *columns, *rows)
-                    || lies(*outer, *inner, *rows, *columns))
+                && (lies(*inner, *outer, *columns, *rows) || lies(*outer, *inner, *rows, *columns))
         };
         node.reads().all(fits)
     }

@@ -95,7 +95,11 @@ impl Lowered {
             };
             need(known, "a size that is read from nothing")?;
         }
-        let guarded = |g: &Guard| [g.left, g.right].iter().all(|id| (id.0 as usize) < p.sizes.len());
+        let guarded = |g: &Guard| {
+            [g.left, g.right]
+                .iter()
+                .all(|id| (id.0 as usize) < p.sizes.len())
+        };
         need(self.guards.iter().all(guarded), "a condition on sizes")?;
         let bounded = self.bounds.is_empty() || self.bounds.len() == p.symbols.len();
         need(bounded, "bounds of sizes")?;

@@ -157,7 +157,8 @@ output 3: %4
         let text = |remembered: usize| {
             let graph = inrush_graph::text::parse(GRAPH).unwrap();
             let mut marks = [1, 6];
-            let graph = super::super::decompose_remembering(graph, &mut marks, remembered, &|_| true);
+            let graph =
+                super::super::decompose_remembering(graph, &mut marks, remembered, &|_| true);
             (graph.unwrap().print(), marks)
         };
         assert_eq!(text(REMEMBERED), text(0));

@@ -194,7 +194,12 @@ impl<B: Bodies> Control<'_, B> {
     }
 
     /// Compiles a body for its operands. Integers that it takes after them are symbols of the graph around.
-    fn body(&mut self, l: &mut Calls<'_>, body: usize, given: &[Given]) -> Result<Body<B::Program>> {
+    fn body(
+        &mut self,
+        l: &mut Calls<'_>,
+        body: usize,
+        given: &[Given],
+    ) -> Result<Body<B::Program>> {
         let mut graph = l.graph.bodies[body].clone();
         if let Some(n) = (graph.nodes.iter()).find(|n| inrush_aten::random::draws(n)) {
             let e = Error::unsupported("random numbers within control flow");

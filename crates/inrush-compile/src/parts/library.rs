@@ -20,11 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 ///
 /// # Errors
 /// A broken invariant in a stage.
-pub fn library_segment(
-    graph: &Graph,
-    c: &Call,
-    symbols: &[SymbolDef],
-) -> Result<Option<Segment>> {
+pub fn library_segment(graph: &Graph, c: &Call, symbols: &[SymbolDef]) -> Result<Option<Segment>> {
     let mut cut = partition::alone(graph, c.node);
     row_major(&mut cut.graph);
     // Which level does not matter: no kernel is left.

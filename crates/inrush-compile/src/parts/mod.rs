@@ -14,11 +14,11 @@ mod interface;
 mod library;
 mod lower;
 
+pub use crate::partition::Held;
 pub use calls::{Bodies, Calls};
 pub use control::integers;
 pub use inrush_aten::decompose_library;
 pub use library::library_segment;
-pub use crate::partition::Held;
 
 use crate::functions::spread;
 use crate::sequence::held;
@@ -27,8 +27,8 @@ use inrush_base::{Caps, Error, Result};
 use inrush_c::Function;
 use inrush_expr::SymKind;
 use inrush_graph::Graph;
-use inrush_program::{Output, Program};
 use inrush_program::parts::MOST_NESTED;
+use inrush_program::{Output, Program};
 use rustc_hash::FxHashSet;
 
 /// Returns true if the graph cannot be one program.

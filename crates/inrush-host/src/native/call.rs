@@ -293,7 +293,15 @@ impl<'a> CallState<'a> {
     /// # Errors
     /// Too little memory, and those of the driver.
     pub(super) fn copy_in(&mut self, host: &Process, fixed: &[Option<DeviceTensor>]) -> Result<()> {
-        for (slot, to) in self.parts.executable.lowered.program.inputs.iter().zip(fixed) {
+        for (slot, to) in self
+            .parts
+            .executable
+            .lowered
+            .program
+            .inputs
+            .iter()
+            .zip(fixed)
+        {
             match (self.given[*slot], to) {
                 (Some(Given::Device(t)), Some(to)) => {
                     let (to_shape, from) = (to.shape(), t.shape());
@@ -629,10 +637,12 @@ impl<'a> CallState<'a> {
                         size.ok_or_else(|| Error::input("a size overflows"))?,
                     ))
                 }
-                Out::Constant(k) => Output::Value(match &self.parts.executable.lowered.objects[*k] {
-                    Object::Scalar(s) => Value::Scalar((*s).into()),
-                    _ => Value::None,
-                }),
+                Out::Constant(k) => {
+                    Output::Value(match &self.parts.executable.lowered.objects[*k] {
+                        Object::Scalar(s) => Value::Scalar((*s).into()),
+                        _ => Value::None,
+                    })
+                }
                 Out::Slot(s) => {
                     let into = into.get(position).copied().flatten();
                     self.output(process, frame, *s, into)

@@ -43,7 +43,10 @@ impl Executable {
     ///
     /// # Errors
     /// Those of the driver; an unsupported error for a function that the library lacks.
-    pub(super) fn new(lowered: Lowered, binaries: &mut dyn Iterator<Item = Binary>) -> Result<Self> {
+    pub(super) fn new(
+        lowered: Lowered,
+        binaries: &mut dyn Iterator<Item = Binary>,
+    ) -> Result<Self> {
         let kernels = lowered.program.gpu.as_ref().map_or(0, |g| g.kernels.len());
         let own: Vec<Binary> = binaries.take(kernels).collect();
         if own.len() != kernels {

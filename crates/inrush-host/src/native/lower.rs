@@ -1,8 +1,8 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
 use crate::program::{
-    Bounds, Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out, Step,
-    StepKind,
+    Bounds, Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out,
+    Step, StepKind,
 };
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_compile::parts::{self, Bodies, Calls, Held};

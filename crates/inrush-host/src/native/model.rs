@@ -376,7 +376,10 @@ impl Model {
         work: Stream,
     ) -> Result<()> {
         let Some(graphs) = &self.graphs else {
-            return self.executable.engine.run(host, &self.executable.lowered.program, call);
+            return self
+                .executable
+                .engine
+                .run(host, &self.executable.lowered.program, call);
         };
         let key = Key {
             symbols: call.symbols.clone(),
@@ -384,10 +387,18 @@ impl Model {
         };
         // What the caller captures is to be made of launches.
         if self.hosts.driver.is_capturing(work)? {
-            return self.executable.engine.run(host, &self.executable.lowered.program, call);
+            return self
+                .executable
+                .engine
+                .run(host, &self.executable.lowered.program, call);
         }
         let captured = match graphs.find(&key, self.concurrent()) {
-            Found::New => return self.executable.engine.run(host, &self.executable.lowered.program, call),
+            Found::New => {
+                return self
+                    .executable
+                    .engine
+                    .run(host, &self.executable.lowered.program, call);
+            }
             Found::Captured(c) => *c,
             Found::Familiar => {
                 let made = self.capture(key.clone(), inputs, call);
@@ -420,7 +431,9 @@ impl Model {
         let stream = crate::host::Host::stream(&host);
         // SAFETY of what is recorded: all memory is the captured call's, or the weights' of its key.
         let recording = driver.record(stream, || {
-            self.executable.engine.run(&host, &self.executable.lowered.program, &mut inner)
+            self.executable
+                .engine
+                .run(&host, &self.executable.lowered.program, &mut inner)
         })?;
         if inner.waits {
             return Err(Error::internal("a captured call that reads the host"));

@@ -89,7 +89,9 @@ pub(super) fn of(lowered: &Lowered) -> Signature {
 pub(super) fn bounds(lowered: &Lowered) -> Vec<Option<(String, i64, i64)>> {
     if !lowered.bounds.is_empty() {
         let all = lowered.bounds.iter();
-        return all.map(|b| Some((b.name.clone(), b.lower, b.upper))).collect();
+        return all
+            .map(|b| Some((b.name.clone(), b.lower, b.upper)))
+            .collect();
     }
     (0..lowered.program.symbols.len())
         .map(|k| symbol(lowered, k).map(|s| (s.name.clone(), s.lower, s.upper)))

@@ -306,8 +306,8 @@ impl<'a> CallState<'a> {
                 }
                 Output::Device(t) => t,
             };
-            let shared = t.owner.is::<Borrowed>()
-                || made.iter().any(|m| Arc::ptr_eq(&m.owner, &t.owner));
+            let shared =
+                t.owner.is::<Borrowed>() || made.iter().any(|m| Arc::ptr_eq(&m.owner, &t.owner));
             let t = match shared {
                 true => {
                     let shape = t.shape();

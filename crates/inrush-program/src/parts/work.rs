@@ -176,9 +176,7 @@ impl Work<Lowered> {
 fn need(holds: bool, what: &str) -> Result<()> {
     match holds {
         true => Ok(()),
-        false => Err(Error::input(format!(
-            "a host program is damaged: {what}"
-        ))),
+        false => Err(Error::input(format!("a host program is damaged: {what}"))),
     }
 }
 

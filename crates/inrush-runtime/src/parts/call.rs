@@ -10,9 +10,7 @@ use inrush_base::{DType, Error, Result, Scalar};
 use inrush_library::DynamicFunction;
 use inrush_program::host::{Read, Segment, View};
 use inrush_program::parts::{Dynamic, Out, Sequence, StepKind};
-use inrush_program::{
-    Output, Place, Program, SizeId, SymbolSource, evaluate_known, solve,
-};
+use inrush_program::{Output, Place, Program, SizeId, SymbolSource, evaluate_known, solve};
 use std::sync::Arc;
 
 /// The state of a call.
