@@ -1,7 +1,7 @@
 //! Operators whose data decide the sizes of their results, or whose results are numbers read from data. They have no rows, since
 //! no loop nest has a size that it computes itself.
 //!
-//! Ahead of time on CPUs each is a call of a function of the runtime's library between two compiled programs; see
+//! Ahead of time each is a call of a function of the runtime's library between two compiled programs; see
 //! `inrush-compile/src/parts`. What stages ahead of that need is how the arguments are bound, and which function computes the
 //! operator. Inside PyTorch they are called, since [`bind::signature`](crate::bind::signature) does not know them.
 
@@ -99,7 +99,7 @@ static SCHEMAS: LazyLock<FxHashMap<&str, Schema>> = LazyLock::new(|| {
         .collect()
 });
 
-/// Operators of control flow, which call graphs: [`inrush_graph::Arg::Body`]. Ahead of time on CPUs each is a step of its own.
+/// Operators of control flow, which call graphs: [`inrush_graph::Arg::Body`]. Ahead of time each is a step of its own.
 const CONTROL: &[&str] = &[
     "higher_order.cond",
     "higher_order.map_impl",

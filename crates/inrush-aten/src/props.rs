@@ -32,7 +32,7 @@ pub enum Prop {
     TopK,
     /// A library does it well.
     Library(Library),
-    /// Ahead of time it is a call of a function of the runtime's own library, on CPUs. Inside PyTorch its operator is called.
+    /// Ahead of time it is a call of a function of the runtime's own library. Inside PyTorch its operator is called.
     LibraryFunction,
     /// Number of spatial dimensions, which the name says and no argument does: `max_pool2d` has two.
     Spatial(usize),

@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// A compiled target.
+#[allow(clippy::large_enum_variant)] // A few in a list, never moved.
 enum Compiled {
     Cpu {
         cpu: Cpu,

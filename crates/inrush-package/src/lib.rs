@@ -82,6 +82,7 @@ struct WeightEntry {
 }
 
 #[derive(Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant)] // A few in a list, never moved.
 enum TargetEntry {
     Cpu {
         cpu: Cpu,

@@ -217,12 +217,12 @@ impl Lowered {
             _ => false,
         };
         let c = &self.complex;
-        match c.inputs.iter().all(input) && c.outputs.iter().all(output) {
-            true => Ok(()),
-            false => Err(Error::input(
-                "a host program is damaged: a complex value without parts",
-            )),
+        if c.inputs.iter().all(input) && c.outputs.iter().all(output) {
+            return Ok(());
         }
+        Err(Error::input(
+            "a host program is damaged: a complex value without parts",
+        ))
     }
 }
 

@@ -98,9 +98,10 @@ fn add_steps(lowered: &Lowered, within: &str, rows: &mut Vec<Vec<String>>) {
             ),
             StepKind::Work(w) => {
                 let title = w.title();
-                match w.bodies().is_empty() {
-                    true => row(rows, &format!("{title}, on the host"), w.origin()),
-                    false => row(rows, &title, w.origin()),
+                if w.bodies().is_empty() {
+                    row(rows, &format!("{title}, on the host"), w.origin());
+                } else {
+                    row(rows, &title, w.origin());
                 }
                 for (name, body) in w.bodies() {
                     add_steps(&body.program, &format!("{within}{title}, {name}: "), rows);

@@ -100,10 +100,10 @@ impl Bodies for Build<'_> {
 
     fn body(&mut self, graph: Graph) -> Result<Program> {
         let program = self.compiled(graph)?;
-        match program.outputs.contains(&Output::Mutation) {
-            true => Err(writes()),
-            false => Ok(program),
+        if program.outputs.contains(&Output::Mutation) {
+            return Err(writes());
         }
+        Ok(program)
     }
 }
 

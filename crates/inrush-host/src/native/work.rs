@@ -385,7 +385,7 @@ impl<'a> CallState<'a> {
         Ok(())
     }
 
-    /// Has the results of a step lie as the program expects.
+    /// Gives the results of a step the layouts that the program expects.
     fn conform(&mut self, process: &Process, step: usize) -> Result<()> {
         let executable = self.parts().executable;
         let StepKind::Work(work) = &executable.lowered.program.steps[step].kind else {

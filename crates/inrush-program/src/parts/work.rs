@@ -174,10 +174,10 @@ impl Work<Lowered> {
 }
 
 fn need(holds: bool, what: &str) -> Result<()> {
-    match holds {
-        true => Ok(()),
-        false => Err(Error::input(format!("a host program is damaged: {what}"))),
+    if holds {
+        return Ok(());
     }
+    Err(Error::input(format!("a host program is damaged: {what}")))
 }
 
 /// Checks a segment of calls of the library.

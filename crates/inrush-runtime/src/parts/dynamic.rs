@@ -36,9 +36,10 @@ pub(super) fn call(
     let row_major = |t: Tensor| {
         let strides = contiguous_strides(&t.sizes);
         let aligned = (t.data() as usize).is_multiple_of(t.dtype.size().clamp(1, 8));
-        match t.lies_as(&strides) && aligned {
-            true => Ok(t),
-            false => t.with_strides(&strides),
+        if t.lies_as(&strides) && aligned {
+            Ok(t)
+        } else {
+            t.with_strides(&strides)
         }
     };
     let tensors: Vec<Option<Tensor>> = (tensors.into_iter())

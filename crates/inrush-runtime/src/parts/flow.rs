@@ -83,9 +83,10 @@ pub fn cond<F: Flow, P>(f: &mut F, c: &Cond<P>) -> Result<Vec<F::Value>> {
     };
     let mut run = || {
         let predicate = f.slot(c.predicate)?;
-        match f.truth(&predicate)? {
-            true => body(f, 0, &c.then.inputs, &none),
-            false => body(f, 1, &c.otherwise.inputs, &none),
+        if f.truth(&predicate)? {
+            body(f, 0, &c.then.inputs, &none)
+        } else {
+            body(f, 1, &c.otherwise.inputs, &none)
         }
     };
     run().map_err(|e| e.context(&c.origin))
