@@ -19,7 +19,7 @@ pub struct Cli {
 pub enum Command {
     /// Compile (or load) a model and run it once, with checks and timings
     Run(RunArgs),
-    /// Compile a `.pt2` archive into a package that runs without a compiler, on CPUs and GPUs
+    /// Compile a `.pt2` archive into a package that runs without a compiler, on CPUs and GPUs, or into source
     Compile(CompileArgs),
     /// Measure compile time and latency
     Bench(BenchArgs),
@@ -101,7 +101,7 @@ pub struct RunArgs {
 pub struct CompileArgs {
     /// A `.pt2` archive written by torch.export.save
     pub model: PathBuf,
-    /// The package to write
+    /// The package, or with `--emit` the source file, to write
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
     /// Targets to compile for, separated by commas: cpu (the level of this machine), cpu:LEVEL (scalar, avx2, avx512 or
@@ -118,6 +118,10 @@ pub struct CompileArgs {
     /// that PyTorch loads by itself (`torch._inductor.aoti_load_package`), on a CPU if a target is one, else on a GPU of kind cuda
     #[arg(long, value_enum, default_value_t = Format::Inrush)]
     pub format: Format,
+    /// Write the program as source instead of a package: one readable file that runs without inrush. `python` needs PyTorch and, for
+    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive
+    #[arg(long, value_enum, value_name = "LANGUAGE", conflicts_with = "format")]
+    pub emit: Option<Emit>,
     /// For GPUs, compile matrix products too instead of calling cuBLAS
     #[arg(long)]
     pub no_libraries: bool,
@@ -127,6 +131,12 @@ pub struct CompileArgs {
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// A language of source.
+#[derive(clap::ValueEnum, Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Emit {
+    Python,
 }
 
 /// A kind of package.

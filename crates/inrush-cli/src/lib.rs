@@ -7,6 +7,7 @@
 //! args      the command line, as clap reads it
 //! session   model file -> model that runs, with times
 //! triton    the same for GPUs: programs and kernels
+//! source    `compile --emit`: programs as source
 //! device    a model on a GPU
 //! targets   the targets of a package as text
 //! io        safetensors files
@@ -32,5 +33,6 @@ pub mod package;
 pub mod progress;
 pub mod run;
 pub mod session;
+mod source;
 mod targets;
 mod triton;

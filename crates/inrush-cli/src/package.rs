@@ -8,7 +8,7 @@
 //! A package is compiled ahead of time for a list of targets. Loading it needs no C compiler, no
 //! Python and no Triton; compiling for a GPU needs no GPU.
 
-use crate::args::{CompileArgs, Format, TargetArgs};
+use crate::args::{CompileArgs, Emit, Format, TargetArgs};
 use crate::out::say;
 use crate::progress::Progress;
 use crate::session::{self, Times};
@@ -42,13 +42,13 @@ enum Compiled {
 }
 
 /// A target that was asked for, with the levels of CPUs found out.
-enum Target {
+pub(crate) enum Target {
     Cpu(Caps),
     Gpu(Box<WantedGpu>),
 }
 
 impl Target {
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Target::Cpu(caps) => caps.to_string(),
             Target::Gpu(w) => w.gpu.to_string(),
@@ -65,6 +65,9 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     }
     if Package::is_package(&a.model) {
         return Err(Error::input("already a compiled package").in_file(shown));
+    }
+    if let Some(Emit::Python) = a.emit {
+        return crate::source::python(a, &targets);
     }
     // What is missing shows before anything is compiled.
     let library = (a.format == Format::Aoti)
@@ -247,11 +250,7 @@ fn for_gpu(
     progress: &Progress,
     times: &mut Times,
 ) -> Result<Compiled> {
-    let libraries = if no_libraries || !w.is_executed {
-        Libraries::None
-    } else {
-        Libraries::Products
-    };
+    let libraries = libraries(w, no_libraries);
     let gpu = Gpu {
         caps: &w.caps,
         target: &w.gpu.build,
@@ -264,6 +263,15 @@ fn for_gpu(
         lowered,
         binaries,
     })
+}
+
+/// Returns the libraries that a program for a GPU calls.
+pub(crate) fn libraries(w: &WantedGpu, no_libraries: bool) -> Libraries {
+    if no_libraries || !w.is_executed {
+        Libraries::None
+    } else {
+        Libraries::Products
+    }
 }
 
 /// Returns the weights that are stored in panels: those of the only target, if it is a CPU.

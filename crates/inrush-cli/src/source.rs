@@ -1,0 +1,162 @@
+//! `inrush compile --emit`: an archive into a file of source.
+
+use crate::args::CompileArgs;
+use crate::out::say;
+use crate::package::{Target, libraries};
+use crate::progress::Progress;
+use crate::session::{self, Times, Watch};
+use inrush_base::{Error, Result};
+use inrush_compile::Options;
+use inrush_graph::Graph;
+use inrush_host::native::{self, WantedGpu};
+use inrush_runtime::cc;
+use inrush_source::{Code, Object, Unit};
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Compiles an archive for its only target and writes the program as Python.
+pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
+    let [target] = targets else {
+        return Err(Error::input(
+            "source is printed for one target: name one with `--target`",
+        ));
+    };
+    let shown = a.model.display().to_string();
+    let progress = Progress::new(a.json);
+    progress.watch();
+    let mut times = Times::default();
+    let start = Instant::now();
+    progress.step("import".into());
+    let archive = session::open_archive(&a.model)?;
+    times.stages.push(("import", start.elapsed()));
+    let from_file = from_file(&a.output, &a.model)?;
+    let how = How {
+        name: a.model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        target: target.name(),
+        archive: from_file,
+        no_libraries: a.no_libraries,
+    };
+    let text = match target {
+        Target::Cpu(caps) => {
+            let compiled = session::compile_graph(archive.graph, caps, &progress, &mut times);
+            compiled.and_then(|c| {
+                let program = inrush_source::host_program(c.program, c.pieces)?;
+                let libraries: &[&str] = if caps.vector_math {
+                    &["-lmvec", "-lm"]
+                } else {
+                    &["-lm"]
+                };
+                let code = Code::C {
+                    flags: &cc::compile_flags(caps.isa),
+                    libraries,
+                };
+                let Some(inrush_program::host::StepKind::Segment(s)) =
+                    program.steps.first().map(|s| &s.kind)
+                else {
+                    return Err(Error::internal("a program that is no segment"));
+                };
+                let inputs: Vec<String> =
+                    s.program.inputs.iter().map(|i| i.name.clone()).collect();
+                inrush_source::python(&Unit {
+                    inputs: &inputs,
+                    ..how.unit(&program, &[], code)
+                })
+            })
+        }
+        Target::Gpu(w) => of_gpu(archive.graph, w, &how, &progress, &mut times),
+    };
+    let text = text.map_err(|e| e.in_file(shown.clone()))?;
+    std::fs::write(&a.output, &text)
+        .map_err(|e| Error::machine(format!("{}: {e}", a.output.display())))?;
+    progress.done();
+    let ms = times.compile().as_secs_f64() * 1e3;
+    let output = a.output.display().to_string();
+    if a.json {
+        let line = serde_json::json!({
+            "model": shown,
+            "source": output,
+            "target": how.target,
+            "compile_ms": ms,
+            "bytes": text.len(),
+        });
+        say!("{line}")?;
+    } else {
+        let lines = text.lines().count();
+        say!("{shown} for {} in {ms:.0} ms: {output} ({lines} lines)", how.target)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Facts that the file says besides its program.
+struct How {
+    name: String,
+    target: String,
+    archive: String,
+    no_libraries: bool,
+}
+
+impl How {
+    fn unit<'a>(
+        &'a self,
+        program: &'a inrush_program::host::HostProgram,
+        objects: &'a [Object],
+        code: Code<'a>,
+    ) -> Unit<'a> {
+        Unit {
+            name: &self.name,
+            target: &self.target,
+            program,
+            objects,
+            inputs: &[],
+            archive: Some(&self.archive),
+            code,
+        }
+    }
+}
+
+/// Compiles a graph for a GPU and prints it. No kernel is built.
+fn of_gpu(
+    graph: Graph,
+    w: &WantedGpu,
+    how: &How,
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<String> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let options = Options {
+        threads: threads.min(8),
+        libraries: libraries(w, how.no_libraries),
+        verify: session::verify(),
+        ..Options::default()
+    };
+    let mut watch = Watch {
+        times,
+        progress,
+        start: Instant::now(),
+    };
+    let target = (&w.caps, &w.gpu.build);
+    let lowered = native::compile(graph, target, w.device, &options, &mut watch)?;
+    let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
+    let device = inrush_devices::by_name(&w.gpu.kind)
+        .ok_or_else(|| Error::internal("a GPU of no kind"))?;
+    inrush_source::python(&Unit {
+        inputs: &lowered.inputs,
+        ..how.unit(&lowered.program, &objects, Code::Gpu(device))
+    })
+}
+
+/// Returns the path of a file from the folder of another one, so that both can be moved together.
+fn from_file(from: &Path, to: &Path) -> Result<String> {
+    let whole = |p: &Path| -> Result<PathBuf> {
+        std::path::absolute(p).map_err(|e| Error::machine(format!("{}: {e}", p.display())))
+    };
+    let (from, to) = (whole(from)?, whole(to)?);
+    let folder: Vec<Component<'_>> = from.parent().unwrap_or(&from).components().collect();
+    let file: Vec<Component<'_>> = to.components().collect();
+    let same = folder.iter().zip(&file).take_while(|(a, b)| a == b).count();
+    let mut out = PathBuf::new();
+    out.extend(folder[same..].iter().map(|_| Component::ParentDir));
+    out.extend(&file[same..]);
+    Ok(out.to_string_lossy().into_owned())
+}

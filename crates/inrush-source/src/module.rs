@@ -1,0 +1,243 @@
+//! The file: a comment that says what it is, imports, helpers, kernels, functions.
+
+use crate::kernels::Kernels;
+use crate::names::{Names, quote};
+use crate::{Code, Unit, host};
+use inrush_base::{Device, Error, Result};
+use inrush_program::SEED;
+use inrush_program::host::StepKind;
+use std::fmt::Write;
+
+const COMMON: &str = include_str!("python/common.py");
+const CALLS: &str = include_str!("python/calls.py");
+const CPU: &str = include_str!("python/cpu.py");
+const CONTRACT: &str = include_str!("python/contract.py");
+const GPU: &str = include_str!("python/gpu.py");
+const MAPS: &str = include_str!("python/maps.py");
+const WEIGHTS: &str = include_str!("python/weights.py");
+const MAIN: &str = include_str!("python/main.py");
+
+/// Modules that a file imports if its text names them.
+const MODULES: &[&str] = &[
+    "array",
+    "base64",
+    "concurrent.futures",
+    "contextlib",
+    "ctypes",
+    "functools",
+    "math",
+    "operator",
+    "os",
+    "shutil",
+    "statistics",
+    "subprocess",
+    "tempfile",
+    "time",
+    "zlib",
+];
+
+/// Prints a unit as a file of Python.
+///
+/// # Errors
+/// An unsupported error that names what has no source, an input error for a damaged program.
+pub fn python(unit: &Unit<'_>) -> Result<String> {
+    unit.program.check(unit.objects.len())?;
+    for step in &unit.program.steps {
+        if let StepKind::Segment(s) = &step.kind {
+            s.program.verify()?;
+        }
+    }
+    let device = match unit.code {
+        Code::C { .. } => CPU.to_string(),
+        Code::Gpu(device) => of_gpu(unit, device)?,
+    };
+    let mut names = names(&device);
+    let kernels = Kernels::new(unit, &mut names)?;
+    let printed = host::call(unit, &kernels, &mut names)?;
+    let mut weights = printed.weights;
+    weights.extend(weights_of(unit)?);
+    weights.sort();
+    weights.dedup();
+    let mut text = String::new();
+    let mut add = |part: &str| {
+        text.push_str(part.trim_end());
+        text.push_str("\n\n\n");
+    };
+    add(&device);
+    if kernels.has_epilogues {
+        add(CONTRACT);
+    }
+    if kernels.has_maps {
+        add(MAPS);
+    }
+    add(COMMON);
+    let calls = |part: &&str| printed.call.contains(part);
+    if ["flat(", "as_base(", "constant("].iter().any(calls) {
+        add(CALLS);
+    }
+    if printed.has_weights {
+        add(&print_weights(unit, &weights)?);
+    }
+    add("# Kernels.");
+    if !kernels.text.is_empty() {
+        add(&kernels.text);
+    }
+    add("# The graph.");
+    if !printed.segments.is_empty() {
+        add(&printed.segments);
+    }
+    if !printed.loads.is_empty() {
+        let doc = "\"\"\"Runs the steps that depend on weights alone; to be called again after a change of weights.\"\"\"";
+        let mut load = format!("LOADED = {{}}\n\n\ndef load():\n    {doc}\n");
+        if printed.has_weights {
+            load.push_str("    if not WEIGHTS:\n        load_weights()\n");
+        }
+        for line in &printed.loads {
+            _ = writeln!(load, "    {line}");
+        }
+        add(&load);
+    }
+    add(&printed.call);
+    add(&printed.inputs);
+    add(MAIN);
+    let header = header(unit, &text, printed.has_weights);
+    Ok(format!("{header}{}\n", text.trim_end()))
+}
+
+/// Returns the names that helpers and the text around kernels define.
+fn names(device: &str) -> Names {
+    let parts = [
+        device, COMMON, CALLS, CPU, CONTRACT, GPU, MAPS, WEIGHTS, MAIN,
+    ];
+    let mut names = Names::of_module(&parts.join("\n"));
+    let others = [
+        "torch", "triton", "tl", "libdevice", "concurrent", "FLAGS", "LIBRARIES", "PIECES", "LIBRARY",
+        "LOADED", "load", "call", "inputs", "ARCHIVE", "WEIGHT_LAYOUTS", "SEED", "int", "slice",
+    ];
+    for name in others.iter().chain(MODULES) {
+        names.take(name);
+    }
+    names
+}
+
+/// Returns the helpers of a kind of GPU, by the device's strings.
+fn of_gpu(unit: &Unit<'_>, device: &Device) -> Result<String> {
+    let gpu = (unit.program.gpu.as_ref())
+        .ok_or_else(|| Error::input("the program is damaged: it has no GPU"))?;
+    let target = &gpu.target;
+    let arch = match target.arch.parse::<u64>() {
+        Ok(n) => n.to_string(),
+        Err(_) => quote(&target.arch),
+    };
+    let torch_name = device.torch_name;
+    let index = gpu.device.index;
+    Ok(format!(
+        "# Back end, architecture and width of a warp that kernels are built for.\n\
+         TARGET = ({}, {arch}, {})\n\
+         # Triton's interpreter runs the kernels, over memory of the CPU.\n\
+         INTERPRETED = os.environ.get(\"TRITON_INTERPRET\") == \"1\"\n\
+         DEVICE = torch.device(\"cpu\") if INTERPRETED else torch.device(\"{torch_name}\", {index})\n\n\n\
+         def on_device():\n    \
+             \"\"\"Makes the device current; work goes to PyTorch's current stream of it.\"\"\"\n    \
+             return contextlib.nullcontext() if INTERPRETED else torch.{torch_name}.device(DEVICE)\n\n\n\
+         def synchronize():\n    \
+             \"\"\"Waits for the work of the device.\"\"\"\n    \
+             if not INTERPRETED:\n        \
+                 torch.{torch_name}.synchronize(DEVICE)\n\n\n\
+         {GPU}",
+        quote(&target.backend),
+        target.warp,
+    ))
+}
+
+/// Returns the layouts of the weights that slots of the call begin with.
+fn weights_of(unit: &Unit<'_>) -> Result<Vec<(String, String)>> {
+    let mut out = Vec::new();
+    for (slot, object) in &unit.program.constants {
+        let Some(crate::Object::Weight(name)) = unit.objects.get(*object) else {
+            continue;
+        };
+        let layouts = unit.program.gpu.as_ref().map(|g| &g.layouts);
+        let layout = layouts.and_then(|l| l.get(*slot)?.as_ref());
+        let layout = layout.ok_or_else(|| {
+            Error::input("the program is damaged: a weight without a layout")
+        })?;
+        let mut sizes = crate::sizes::Sizes::new(&unit.program.sizes, &symbols(unit))?;
+        let n = crate::names::tuple(&sizes.all(&layout.sizes)?);
+        let by = crate::names::tuple(&sizes.all(&layout.strides)?);
+        let d = crate::segment::dtype(layout.dtype.0);
+        out.push((name.clone(), format!("({d}, {n}, {by})")));
+    }
+    Ok(out)
+}
+
+/// Returns placeholders for symbols, of which sizes of weights have none.
+fn symbols(unit: &Unit<'_>) -> Vec<(String, usize)> {
+    vec![("n".to_string(), 0); unit.program.symbols.len()]
+}
+
+fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String> {
+    let archive = (unit.archive).ok_or_else(|| {
+        Error::unsupported("a graph with weights is not printed without the archive that has them")
+    })?;
+    let mut text = format!(
+        "# The archive that has the weights, which INRUSH_ARCHIVE can name too.\n\
+         ARCHIVE = os.environ.get(\"INRUSH_ARCHIVE\") or os.path.join(os.path.dirname(os.path.abspath(__file__)), {})\n\
+         # The seed of the next call's random numbers, for graphs that draw some.\n\
+         SEED = {}\nWEIGHT_LAYOUTS = {{\n",
+        quote(archive),
+        quote(SEED),
+    );
+    for (name, layout) in weights {
+        _ = writeln!(text, "    {}: {layout},", quote(name));
+    }
+    text.push_str("}\n");
+    text.push_str(WEIGHTS);
+    Ok(text)
+}
+
+/// Returns the comment at the beginning, and the imports that the text needs.
+fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
+    let name = match unit.name.is_empty() {
+        true => "a graph".to_string(),
+        false => format!("`{}`", unit.name.replace(['"', '\\'], "'")),
+    };
+    let needs = match unit.code {
+        Code::C { .. } => "PyTorch and a C compiler",
+        Code::Gpu(_) => "PyTorch and Triton; with TRITON_INTERPRET=1 it runs without a GPU, slowly",
+    };
+    let weights = match has_weights {
+        true => "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`.",
+        false => "",
+    };
+    let mut out = format!(
+        "\"\"\"Source of {name} as compiled by inrush for {}.\n\n\
+         Run it to see its outputs and the time of a call on drawn inputs, or import it and use `call(*inputs)`.\n\
+         It needs {needs}.{weights}\n\"\"\"\n\n",
+        unit.target,
+    );
+    for module in MODULES {
+        if names_module(text, module) {
+            _ = writeln!(out, "import {module}");
+        }
+    }
+    out.push_str("\nimport torch\n");
+    if let Code::Gpu(_) = unit.code {
+        out.push_str("import triton\nimport triton.language as tl\n");
+        if text.contains("libdevice.") {
+            out.push_str("from triton.language.extra import libdevice\n");
+        }
+    }
+    out.push_str("\n\n");
+    out
+}
+
+/// Returns true if a text names something in a module.
+fn names_module(text: &str, module: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    text.match_indices(module).any(|(at, _)| {
+        let after = text[at + module.len()..].strip_prefix('.');
+        let member = after.is_some_and(|a| a.starts_with(|c: char| c.is_ascii_alphabetic()));
+        member && !text[..at].ends_with(word)
+    })
+}
