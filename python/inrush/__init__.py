@@ -4,6 +4,7 @@
 its other functions:
 
     inrush.last_compile()               what was compiled last: kernels, called operators, fallbacks with reasons, times
+    inrush.output_code(compiled)        the source of its graphs: files of Python that run without inrush
     inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
     inrush.captures()                   what became of captured frames: restored, kept, or why not
     inrush.warm_start(False)            do not keep what Dynamo captures on disk, nor look there
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from inrush.report import GraphReport as GraphReport
     from inrush.report import compilations as compilations
     from inrush.report import last_compile as last_compile
+    from inrush.source import output_code as output_code
 
 # Names that are imported at first use, with the module that has them.
 _LAZY = {
@@ -48,6 +50,7 @@ _LAZY = {
     "compilations": "report",
     "Compilation": "report",
     "GraphReport": "report",
+    "output_code": "source",
     "captures": "capture.outcomes",
     "warm_start": "capture.install",
     "torch_patches": "patches",

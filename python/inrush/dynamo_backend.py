@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, torch_internals, tuning
+from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, source, torch_internals, tuning
 from inrush import report as reports
 from inrush.autograd import aot_cache, gradients, training
 from inrush.capture import fingerprint, session, trace_inference
@@ -52,7 +52,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if why is not None:
         return eagerly(gm, why)
     class_bounds.check_classes(gm)
-    graph = CapturedGraph(options, len(example_inputs), frame)
+    graph = CapturedGraph(options, len(example_inputs), frame, torch_internals.name_of_graph(gm))
     recorded = graph.past_autograd(gm)
     if recorded is not None:
         graph.report.seconds = time.perf_counter() - start
@@ -100,8 +100,10 @@ def owns_nothing(gm: Any) -> bool:
 class CapturedGraph:
     """One graph of Dynamo while its parts are compiled."""
 
-    def __init__(self, options: Options, inputs: int, frame: CaptureSession | None) -> None:
+    def __init__(self, options: Options, inputs: int, frame: CaptureSession | None, name: str | None) -> None:
         self.options = options
+        # The name under which captured code calls it.
+        self.name = name
         self.inputs = inputs
         self.report = reports.begin()
         self.folder = aot_cache.folder(options)
@@ -210,6 +212,7 @@ class CapturedGraph:
         self.was_loaded = True
         code.session = SessionRef(self.frame)
         self.report.graphs.append(code.report)
+        source.register(self.name, code.kind, code.function)
         if code.direct and not torch_internals.autocast_enabled():
             self.direct = code.function
 
@@ -217,7 +220,9 @@ class CapturedGraph:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
         report = reports.GraphReport(kind, nodes=len(gm.graph.nodes))
         self.report.graphs.append(report)
-        return compile_native(gm, self.options, report, later)
+        compiled = compile_native(gm, self.options, report, later)
+        source.register(self.name, kind, compiled)
+        return compiled
 
 
 def compile_native(gm: Any, options: Options, report: reports.GraphReport, later: bool = False) -> Compiled | None:
@@ -243,6 +248,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         fallback.tell_cache()
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver())
+        source.tell(compiled, report.kind, settings["trace"])
         if later:
             return compiled
         report.update(compiled.report())

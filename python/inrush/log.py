@@ -1,7 +1,8 @@
 """Loggers, and the environment variable that turns them on.
 
 ``INRUSH_LOGS`` is a comma-separated list in the manner of ``TORCH_LOGS``: a name shows that logger from INFO on, ``+name``
-from DEBUG on, ``-name`` errors only. ``all`` stands for every logger. Names: compile, fallback, cache, package.
+from DEBUG on, ``-name`` errors only. ``all`` stands for every logger. Names: compile, fallback, cache, package,
+output_code (the source of each graph).
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import logging
 import os
 
-NAMES = ("compile", "fallback", "cache", "package")
+NAMES = ("compile", "fallback", "cache", "package", "output_code")
 
 compile = logging.getLogger("inrush.compile")
 fallback = logging.getLogger("inrush.fallback")
 cache = logging.getLogger("inrush.cache")
 package = logging.getLogger("inrush.package")
+output_code = logging.getLogger("inrush.output_code")
 
 
 def configure(setting: str | None = None) -> None:

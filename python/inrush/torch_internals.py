@@ -29,6 +29,31 @@ def name_of_graph(gm: Any) -> str | None:
     return getattr(gm, "_backend_id", None)
 
 
+def names_of_graphs(compiled: Any) -> list[str]:
+    """Returns the names under which the captured code of a function or module calls graphs, those after graph breaks too."""
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list, innermost_fn
+
+    function = getattr(compiled, "_orig_mod", compiled)
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    function = innermost_fn(function)
+    function = getattr(function, "__func__", function)
+    names, seen, waiting = [], set(), [function]
+    while waiting:
+        function = waiting.pop()
+        code = getattr(function, "__code__", None)
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        for entry in _debug_get_cache_entry_list(code):
+            for name in entry.code.co_names:
+                if name.startswith("__resume_at"):
+                    waiting.append(function.__globals__.get(name))
+                elif name.startswith("__compiled_fn"):
+                    names.append(name)
+    return names
+
+
 @contextlib.contextmanager
 def bundled_cache(enabled: bool) -> Iterator[None]:
     """Has AOTAutograd keep whole entries, if its cache is on at all, or none while this lasts."""

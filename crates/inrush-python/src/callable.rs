@@ -27,7 +27,7 @@ use std::time::Instant;
 
 /// A compiled graph. It is called with its flat arguments, or as AOTAutograd does with one list of them, which it empties
 /// so that inputs can be freed during the call. It gives a tuple.
-#[pyclass(frozen, module = "inrush._native")]
+#[pyclass(frozen, weakref, module = "inrush._native")]
 pub struct Compiled {
     /// Set once the kernels are loaded. Read without a lock by every call.
     ready: OnceLock<(Runner, Report)>,
@@ -149,6 +149,11 @@ impl Compiled {
     #[getter]
     fn enters_python(&self) -> bool {
         self.python
+    }
+
+    /// Returns the graph as the source of a Python file, in which it is called `name`.
+    fn source(&self, py: Python<'_>, name: &str) -> PyResult<String> {
+        crate::source::python(py, &self.ready(py)?.0, name)
     }
 
     /// How `pickle` writes it: the program and the report as bytes, the objects as a list in which operators stand by name.

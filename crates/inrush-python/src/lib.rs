@@ -14,6 +14,7 @@
 //! callable   the Python object that is called
 //! overlap    aliasing of tensors, for guards
 //! package    exported programs, compiled ahead of time and loaded
+//! source     compiled graphs as source
 //! errors     inrush's errors as Python exceptions
 //! ```
 //!
@@ -33,6 +34,7 @@ pub mod fx;
 mod host;
 mod overlap;
 mod package;
+mod source;
 
 use pyo3::prelude::*;
 

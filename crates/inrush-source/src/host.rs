@@ -96,7 +96,9 @@ pub(crate) fn call(unit: &Unit<'_>, kernels: &Kernels<'_>, module: &mut Names) -
         let outputs: Vec<usize> = (0..s.outputs.len())
             .filter(|k| read[s.outputs[*k]])
             .collect();
-        let function = segment::function(s, &name, &outputs, kernels, module)?;
+        let foreign: Vec<bool> = s.inputs.iter().map(|slot| is_foreign(unit, *slot)).collect();
+        let results = (outputs.as_slice(), foreign.as_slice());
+        let function = segment::function(s, &name, results, kernels, module)?;
         printed.segments.push_str(&function.text);
         printed.weights.extend(function.weights);
         if let Some(load) = function.load {
@@ -122,6 +124,25 @@ pub(crate) fn call(unit: &Unit<'_>, kernels: &Kernels<'_>, module: &mut Names) -
     printed.inputs = printer.print_inputs()?;
     printed.has_weights = printer.has_weights;
     Ok(printed)
+}
+
+/// Returns true if a tensor may have another layout than the program says: it comes from the caller, from an operator, or is in
+/// the memory of another one.
+fn is_foreign(unit: &Unit<'_>, slot: usize) -> bool {
+    let program = unit.program;
+    let weight = |c: &(usize, usize)| {
+        c.0 == slot && matches!(unit.objects.get(c.1), Some(Object::Weight(_)))
+    };
+    let made = |kind: &StepKind| match kind {
+        StepKind::Segment(s) => {
+            let at = s.outputs.iter().position(|o| *o == slot);
+            at.is_some_and(|k| segment::is_alone(&s.program, k))
+        }
+        StepKind::Library(l) => l.call.is_none() && l.outs.contains(&slot),
+        _ => false,
+    };
+    let own = program.constants.iter().any(weight) || program.steps.iter().any(|s| made(&s.kind));
+    !own
 }
 
 /// Returns for each slot if a step or an output reads it.
@@ -249,9 +270,9 @@ impl<'a> Printer<'a> {
                 self.bind_symbols(Some(at));
             }
             self.lines.push(Line::Sizes(at + 1));
-            // What nothing reads has no name in the text, unless an operator gives it.
+            // A value that nothing reads has no name in the text.
             let frees: Vec<String> = (step.frees.iter())
-                .filter(|s| self.read[**s] && self.is_named(**s, at))
+                .filter(|s| self.read[**s] && self.is_named(**s, at) && !self.is_written(**s))
                 .map(|s| self.slots[*s].clone())
                 .collect();
             if !frees.is_empty() {
@@ -274,6 +295,12 @@ impl<'a> Printer<'a> {
             StepKind::Kernel(k) => k.outs.contains(&slot),
         };
         given || program.steps[..=at].iter().any(|s| made(&s.kind))
+    }
+
+    /// Returns true if a slot gets new contents at the end of the call.
+    fn is_written(&self, slot: usize) -> bool {
+        let writes = |o: &Out| matches!(o, Out::Mutation { into, .. } if *into == slot);
+        self.unit.program.outputs.iter().any(writes)
     }
 
     /// Joins the lines of the body, with the size arithmetic where it is known.
@@ -532,9 +559,8 @@ impl<'a> Printer<'a> {
             Some(d) => format!(".view({})", dtype(d.0)),
             None => String::new(),
         };
-        self.line(format!("{value} = {base}{cast}"));
         self.line(format!(
-            "{value} = {value}.as_strided({sizes}, {strides}, {value}.storage_offset() + {offset})"
+            "{value} = view({base}{cast}, {offset}, {sizes}, {strides})"
         ));
         Ok(())
     }

@@ -76,7 +76,7 @@ impl<'a> Kernels<'a> {
             if self.by_symbol.contains_key(kernel.symbol.as_str()) {
                 continue;
             }
-            let name = names.fresh(&kernel.title);
+            let name = names.fresh(&format!("{}_kernel", kernel.title));
             let symbol = quote(&kernel.symbol);
             if takes_sums {
                 self.has_epilogues = true;
@@ -108,7 +108,7 @@ impl<'a> Kernels<'a> {
                 ))
             })?;
             let function = self.print_source(source, &mut defined, names);
-            let name = names.fresh(&kernel.title);
+            let name = names.fresh(&format!("{}_kernel", kernel.title));
             let pairs = |items: &mut dyn Iterator<Item = (&String, String)>| {
                 let items: Vec<String> = items.map(|(n, t)| format!("{}: {t}", quote(n))).collect();
                 format!("{{{}}}", items.join(", "))

@@ -72,7 +72,7 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
     }
     add(COMMON);
     let calls = |part: &&str| printed.call.contains(part);
-    if ["flat(", "as_base(", "constant("].iter().any(calls) {
+    if ["flat(", "view(", "constant("].iter().any(calls) {
         add(CALLS);
     }
     if printed.has_weights {

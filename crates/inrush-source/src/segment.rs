@@ -50,14 +50,15 @@ pub(crate) fn number(n: Num) -> String {
     }
 }
 
-/// Prints the program of a segment as the function `name`, which returns the outputs at the positions `wanted`.
+/// Prints the program of a segment as the function `name`, which returns the outputs at the positions `wanted`. Layouts are
+/// compared of the inputs for which `foreign` says so.
 ///
 /// # Errors
 /// An unsupported error that names what has no source.
 pub(crate) fn function(
     s: &Segment,
     name: &str,
-    wanted: &[usize],
+    (wanted, foreign): (&[usize], &[bool]),
     kernels: &Kernels<'_>,
     module: &mut Names,
 ) -> Result<Function> {
@@ -94,7 +95,7 @@ pub(crate) fn function(
         printer.names = names;
     }
     let symbols: Vec<String> = symbols.into_iter().map(|s| s.0).collect();
-    text.push_str(&printer.print_call(name, &symbols, &loaded, wanted)?);
+    text.push_str(&printer.print_call(name, &symbols, &loaded, (wanted, foreign))?);
     Ok(Function {
         text,
         load,
@@ -163,7 +164,7 @@ impl<'a, 'k> Printer<'a, 'k> {
         name: &str,
         symbols: &[String],
         loaded: &[BufferId],
-        wanted: &[usize],
+        (wanted, foreign): (&[usize], &[bool]),
     ) -> Result<String> {
         let p = self.p();
         for at in tensors(self.s) {
@@ -174,7 +175,7 @@ impl<'a, 'k> Printer<'a, 'k> {
         self.checks(symbols)?;
         let shared = self.shared_inputs();
         for at in tensors(self.s) {
-            self.lay_out(at, shared[at])?;
+            self.lay_out(at, shared[at], foreign[at])?;
         }
         if !loaded.is_empty() {
             let mut values = Vec::new();
@@ -276,7 +277,7 @@ impl<'a, 'k> Printer<'a, 'k> {
     }
 
     /// Prints the check of an input's layout, and the copy where it has another one.
-    fn lay_out(&mut self, at: usize, shared: Option<bool>) -> Result<()> {
+    fn lay_out(&mut self, at: usize, shared: Option<bool>, foreign: bool) -> Result<()> {
         let input = &self.p().inputs[at];
         let (
             InputType::Tensor {
@@ -295,6 +296,9 @@ impl<'a, 'k> Printer<'a, 'k> {
             let given = format!("{name}_given");
             self.names.take(&given);
             self.line(format!("{given} = {name}"));
+        }
+        if !foreign {
+            return Ok(());
         }
         let reads = match input.reads {
             Reads::Elements => "",
@@ -322,8 +326,7 @@ impl<'a, 'k> Printer<'a, 'k> {
 
     /// Returns the buffer that has the memory of another, and its place.
     fn root(&self, buffer: BufferId) -> (BufferId, &'a Place) {
-        let root = self.chain(buffer).pop().unwrap_or(buffer);
-        (root, &self.p().buffers[root as usize].place)
+        root(self.p(), buffer)
     }
 
     fn uses(&self, steps: &[Step]) -> Uses {
@@ -440,22 +443,8 @@ impl<'a, 'k> Printer<'a, 'k> {
         Ok(name)
     }
 
-    /// Returns true if an output is all of its memory, which no other output shares.
     fn is_alone(&self, output: usize) -> bool {
-        let shares = |o: &Output| match o {
-            Output::Tensor { buffer, .. } => match self.root(*buffer).1 {
-                Place::Output { output: of } => *of as usize == output,
-                _ => false,
-            },
-            _ => false,
-        };
-        let plain = match &self.p().outputs[output] {
-            Output::Tensor { buffer, .. } => {
-                matches!(&self.p().buffers[*buffer as usize].place, Place::Output { output: of } if *of as usize == output)
-            }
-            _ => false,
-        };
-        plain && self.p().outputs.iter().filter(|o| shares(o)).count() == 1
+        is_alone(self.p(), output)
     }
 
     /// Returns the name and the dtype of the memory of an output, which is made if it is not there.
@@ -684,6 +673,35 @@ impl<'a, 'k> Printer<'a, 'k> {
         }
         Ok(format!("[{}]", out.join(", ")))
     }
+}
+
+/// Returns the buffer that has the memory of another, and its place.
+fn root(p: &Program, buffer: BufferId) -> (BufferId, &Place) {
+    let mut at = buffer;
+    loop {
+        match &p.buffers[at as usize].place {
+            Place::Alias { of, .. } => at = *of,
+            place => return (at, place),
+        }
+    }
+}
+
+/// Returns true if an output is all of its memory, which no other output shares.
+pub(crate) fn is_alone(p: &Program, output: usize) -> bool {
+    let shares = |o: &Output| match o {
+        Output::Tensor { buffer, .. } => {
+            matches!(root(p, *buffer).1, Place::Output { output: of } if *of as usize == output)
+        }
+        _ => false,
+    };
+    let is_own = match &p.outputs[output] {
+        Output::Tensor { buffer, .. } => {
+            let place = &p.buffers[*buffer as usize].place;
+            matches!(place, Place::Output { output: of } if *of as usize == output)
+        }
+        _ => false,
+    };
+    is_own && p.outputs.iter().filter(|o| shares(o)).count() == 1
 }
 
 /// Returns the text of a function.

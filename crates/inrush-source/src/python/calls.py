@@ -12,6 +12,11 @@ def as_base(tensor, sizes, strides):
     return tensor.new_empty_strided(sizes, strides).copy_(tensor)
 
 
+def view(base, offset, sizes, strides):
+    """Returns a tensor in the memory of another, ``offset`` elements after its first."""
+    return base.as_strided(sizes, strides, base.storage_offset() + offset)
+
+
 def constant(dtype, sizes, strides, packed):
     """Returns a constant of the graph, whose memory is written as text."""
     data = bytearray(zlib.decompress(base64.b64decode(packed)))

@@ -11,8 +11,12 @@ def contract(dtype, a, a_offset, b, b_offset, batch, m, n, k):
         return torch.zeros((batches, rows, columns), dtype=dtype)
     views = []
     for operand, offset, levels in ((a, a_offset, left), (b, b_offset, right)):
-        sizes, strides = [level[0] for level in levels], [level[1] for level in levels]
-        views.append(inside(operand, offset * operand.element_size(), operand.dtype, sizes, strides).to(dtype))
+        # Tensors have no negative strides: such a level is read from its end.
+        reversed_dims = [dim for dim, (_, stride) in enumerate(levels) if stride < 0]
+        offset += sum((size - 1) * stride for size, stride in levels if stride < 0)
+        sizes, strides = [size for size, _ in levels], [abs(stride) for _, stride in levels]
+        view = inside(operand, offset * operand.element_size(), operand.dtype, sizes, strides)
+        views.append(view.flip(reversed_dims).to(dtype))
     return torch.bmm(views[0].reshape(batches, rows, sums), views[1].reshape(batches, sums, columns))
 
 

@@ -18,10 +18,10 @@ def build(pieces):
             with open(source, "w", encoding="utf-8") as file:
                 file.write(piece)
             objects.append(os.path.join(folder, f"piece{k}.o"))
-            running.append(subprocess.Popen([compiler, *FLAGS, "-c", source, "-o", objects[-1]]))
-        for process in running:
-            if process.wait() != 0:
-                raise OSError(f"the C compiler {compiler} failed")
+            running.append(subprocess.Popen([compiler, *FLAGS, "-c", source, "-o", objects[-1]], stderr=subprocess.PIPE, text=True))
+        for process, messages in [(p, p.communicate()[1]) for p in running]:
+            if process.returncode != 0:
+                raise OSError(f"the C compiler {compiler} failed: {messages}")
         library = os.path.join(folder, "kernels.so")
         subprocess.run([compiler, "-shared", "-Wl,--as-needed", "-o", library, *objects, *LIBRARIES], check=True)
         return ctypes.CDLL(library)
