@@ -52,7 +52,7 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
     if why is not None:
         return eagerly(gm, why)
     class_bounds.check_classes(gm)
-    graph = CapturedGraph(options, len(example_inputs), frame, torch_internals.name_of_graph(gm))
+    graph = CapturedGraph(options, len(example_inputs), frame, torch_internals.name_in_code(gm))
     recorded = graph.past_autograd(gm)
     if recorded is not None:
         graph.report.seconds = time.perf_counter() - start

@@ -46,6 +46,8 @@ def output_code(compiled: Any = None) -> list[str]:
     """Returns the source of each graph of a function or module that ``torch.compile(backend="inrush")`` gave, after a call of it: files of
     Python that run without inrush. Without an argument these are all graphs of this process that are still in use, oldest first.
 
+    Modules of PyTorch's own classes, such as ``torch.nn.Linear``, share their captured code: the graphs of all of them are given.
+
     Raises ``UnsupportedError`` for a graph that has no source.
     """
     graphs = list(_graphs)

@@ -29,16 +29,23 @@ def name_of_graph(gm: Any) -> str | None:
     return getattr(gm, "_backend_id", None)
 
 
+def name_in_code(gm: Any) -> str | None:
+    """Returns that name of a graph of which no capture is kept, too."""
+    return name_of_graph(gm) or gm.meta.get("backend_id")
+
+
 def names_of_graphs(compiled: Any) -> list[str]:
     """Returns the names under which the captured code of a function or module calls graphs, those after graph breaks too."""
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list, innermost_fn
 
-    function = getattr(compiled, "_orig_mod", compiled)
-    if isinstance(function, torch.nn.Module):
-        function = function.forward
-    function = innermost_fn(function)
-    function = getattr(function, "__func__", function)
-    names, seen, waiting = [], set(), [function]
+    module = getattr(compiled, "_orig_mod", compiled)
+    starts = [compiled]
+    if isinstance(module, torch.nn.Module):
+        # Dynamo calls the forward of PyTorch's own classes through a function that all of them share.
+        starts = [module.forward, compiled.forward]
+    waiting = [getattr(f, "__func__", f) for f in map(innermost_fn, starts)]
+    names: list[str] = []
+    seen: set[Any] = set()
     while waiting:
         function = waiting.pop()
         code = getattr(function, "__code__", None)

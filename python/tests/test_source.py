@@ -71,6 +71,14 @@ def test_sources_of_a_function_are_found_after_graph_breaks():
     compiled(torch.ones(2, 3)).sum().backward()
     assert len(inrush.output_code(compiled)) == 2
 
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x * 4
+
+    compiled = torch.compile(Model(), backend="inrush")
+    compiled(torch.ones(2, 3))
+    assert len(inrush.output_code(compiled)) == 1
+
 
 def test_printing_is_deterministic():
     def text():
