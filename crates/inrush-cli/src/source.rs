@@ -32,7 +32,12 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
     times.stages.push(("import", start.elapsed()));
     let from_file = from_file(&a.output, &a.model)?;
     let how = How {
-        name: a.model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        name: a
+            .model
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
         target: target.name(),
         archive: from_file,
         no_libraries: a.no_libraries,
@@ -56,8 +61,7 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
                 else {
                     return Err(Error::internal("a program that is no segment"));
                 };
-                let inputs: Vec<String> =
-                    s.program.inputs.iter().map(|i| i.name.clone()).collect();
+                let inputs: Vec<String> = s.program.inputs.iter().map(|i| i.name.clone()).collect();
                 inrush_source::python(&Unit {
                     inputs: &inputs,
                     ..how.unit(&program, &[], code)
@@ -83,7 +87,10 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
         say!("{line}")?;
     } else {
         let lines = text.lines().count();
-        say!("{shown} for {} in {ms:.0} ms: {output} ({lines} lines)", how.target)?;
+        say!(
+            "{shown} for {} in {ms:.0} ms: {output} ({lines} lines)",
+            how.target
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -138,8 +145,8 @@ fn of_gpu(
     let target = (&w.caps, &w.gpu.build);
     let lowered = native::compile(graph, target, w.device, &options, &mut watch)?;
     let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
-    let device = inrush_devices::by_name(&w.gpu.kind)
-        .ok_or_else(|| Error::internal("a GPU of no kind"))?;
+    let device =
+        inrush_devices::by_name(&w.gpu.kind).ok_or_else(|| Error::internal("a GPU of no kind"))?;
     inrush_source::python(&Unit {
         inputs: &lowered.inputs,
         ..how.unit(&lowered.program, &objects, Code::Gpu(device))

@@ -287,6 +287,63 @@ fn compiling_is_deterministic() {
     }
 }
 
+/// Tests of Python run such files: `python/tests/test_source.py`.
+#[test]
+fn programs_are_printed_as_source_deterministically() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = digits("pt2");
+    for (target, kernel) in [("cpu", "r'''"), ("h100", "@triton.jit")] {
+        let print = |name: &str| {
+            let path = dir.path().join(name);
+            let args = ["--emit", "python", "--target", target, "-o"];
+            let args = [&["compile", &model], &args[..], &[path.to_str().unwrap()]].concat();
+            let out = inrush(dir.path(), &[], &args);
+            assert!(out.status.success(), "{}", text(&out.stderr));
+            std::fs::read_to_string(path).unwrap()
+        };
+        let source = print("a.py");
+        assert_eq!(source, print("b.py"), "{target}");
+        for part in [
+            kernel,
+            "def call(*inputs):",
+            "within(\"s77\", s77, 1, 4096)",
+            "aten.linear.default",
+        ] {
+            assert!(source.contains(part), "{target}: no `{part}`");
+        }
+        // Triton kernels tell the user's lines.
+        assert_eq!(source.contains("train.py:74"), target == "h100");
+    }
+}
+
+#[test]
+fn what_is_not_printed_as_source_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.py");
+    let output = path.to_str().unwrap();
+    let emit = |model: &str, more: &[&str]| {
+        let args = ["compile", model, "--emit", "python", "-o", output];
+        inrush(dir.path(), &[], &[&args[..], more].concat())
+    };
+    fails(
+        &emit(&digits("pt2"), &["--target", "cpu,h100"]),
+        2,
+        &["one target"],
+    );
+    fails(
+        &emit(&digits("pt2"), &["--format", "aoti"]),
+        2,
+        &["--format"],
+    );
+    let parts = repo().join("crates/inrush-torch/tests/data/branch.pt2");
+    fails(
+        &emit(parts.to_str().unwrap(), &[]),
+        2,
+        &["branch.pt2", "a program in parts"],
+    );
+    assert!(!path.exists());
+}
+
 #[test]
 fn the_machine_is_at_fault() {
     let dir = tempfile::tempdir().unwrap();

@@ -96,7 +96,11 @@ pub(crate) fn call(unit: &Unit<'_>, kernels: &Kernels<'_>, module: &mut Names) -
         let outputs: Vec<usize> = (0..s.outputs.len())
             .filter(|k| read[s.outputs[*k]])
             .collect();
-        let foreign: Vec<bool> = s.inputs.iter().map(|slot| is_foreign(unit, *slot)).collect();
+        let foreign: Vec<bool> = s
+            .inputs
+            .iter()
+            .map(|slot| is_foreign(unit, *slot))
+            .collect();
         let results = (outputs.as_slice(), foreign.as_slice());
         let function = segment::function(s, &name, results, kernels, module)?;
         printed.segments.push_str(&function.text);
@@ -622,7 +626,9 @@ impl<'a> Printer<'a> {
 
     /// Prints the function that draws inputs.
     fn print_inputs(&mut self) -> Result<String> {
-        let mut body = vec!["\"\"\"Returns inputs of the right shapes, with drawn elements.\"\"\"".to_string()];
+        let mut body = vec![
+            "\"\"\"Returns inputs of the right shapes, with drawn elements.\"\"\"".to_string(),
+        ];
         for (k, s) in self.unit.program.symbols.iter().enumerate() {
             if s.after.is_none() {
                 let value = self.sample(k);
@@ -663,7 +669,9 @@ impl<'a> Printer<'a> {
                 Spec::Unknown => {
                     body.push(format!(
                         "raise InputError({})",
-                        quote(&format!("nothing tells the shape of the input `{name}`: pass inputs to `call`"))
+                        quote(&format!(
+                            "nothing tells the shape of the input `{name}`: pass inputs to `call`"
+                        ))
                     ));
                     "None".into()
                 }

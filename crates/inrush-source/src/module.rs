@@ -111,8 +111,24 @@ fn names(device: &str) -> Names {
     ];
     let mut names = Names::of_module(&parts.join("\n"));
     let others = [
-        "torch", "triton", "tl", "libdevice", "concurrent", "FLAGS", "LIBRARIES", "PIECES", "LIBRARY",
-        "LOADED", "load", "call", "inputs", "ARCHIVE", "WEIGHT_LAYOUTS", "SEED", "int", "slice",
+        "torch",
+        "triton",
+        "tl",
+        "libdevice",
+        "concurrent",
+        "FLAGS",
+        "LIBRARIES",
+        "PIECES",
+        "LIBRARY",
+        "LOADED",
+        "load",
+        "call",
+        "inputs",
+        "ARCHIVE",
+        "WEIGHT_LAYOUTS",
+        "SEED",
+        "int",
+        "slice",
     ];
     for name in others.iter().chain(MODULES) {
         names.take(name);
@@ -159,9 +175,8 @@ fn weights_of(unit: &Unit<'_>) -> Result<Vec<(String, String)>> {
         };
         let layouts = unit.program.gpu.as_ref().map(|g| &g.layouts);
         let layout = layouts.and_then(|l| l.get(*slot)?.as_ref());
-        let layout = layout.ok_or_else(|| {
-            Error::input("the program is damaged: a weight without a layout")
-        })?;
+        let layout = layout
+            .ok_or_else(|| Error::input("the program is damaged: a weight without a layout"))?;
         let mut sizes = crate::sizes::Sizes::new(&unit.program.sizes, &symbols(unit))?;
         let n = crate::names::tuple(&sizes.all(&layout.sizes)?);
         let by = crate::names::tuple(&sizes.all(&layout.strides)?);
@@ -207,7 +222,9 @@ fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
         Code::Gpu(_) => "PyTorch and Triton; with TRITON_INTERPRET=1 it runs without a GPU, slowly",
     };
     let weights = match has_weights {
-        true => "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`.",
+        true => {
+            "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`."
+        }
         false => "",
     };
     let mut out = format!(

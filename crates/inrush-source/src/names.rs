@@ -112,11 +112,36 @@ mod tests {
 
     #[test]
     fn names_are_identifiers_and_given_once() {
-        let mut names = Names::of_module("import torch\nfrom a import b, c\nX = 1\ndef f(x):\n    y = 2\n");
-        let wanted = ["torch", "b", "X", "f", "y", "y", "conv2d.t1", "2x", "", "def", "Größe", "z7"];
+        let mut names =
+            Names::of_module("import torch\nfrom a import b, c\nX = 1\ndef f(x):\n    y = 2\n");
+        let wanted = [
+            "torch",
+            "b",
+            "X",
+            "f",
+            "y",
+            "y",
+            "conv2d.t1",
+            "2x",
+            "",
+            "def",
+            "Größe",
+            "z7",
+        ];
         let given: Vec<String> = wanted.iter().map(|w| names.fresh(w)).collect();
         let expected = [
-            "torch_2", "b_2", "X_2", "f_2", "y", "y_2", "conv2d_t1", "v2x", "v", "def_2", "Gr__e", "z7_",
+            "torch_2",
+            "b_2",
+            "X_2",
+            "f_2",
+            "y",
+            "y_2",
+            "conv2d_t1",
+            "v2x",
+            "v",
+            "def_2",
+            "Gr__e",
+            "z7_",
         ];
         assert_eq!(given, expected);
     }

@@ -184,9 +184,11 @@ impl<'a, 'k> Printer<'a, 'k> {
                 self.buffers[*b as usize] = Some(name.clone());
                 values.push(name);
             }
-            let comma = if values.len() == 1 { "," } else { "" };
-            let values = values.join(", ");
-            self.line(format!("{values}{comma} = LOADED[{}]", quote(name)));
+            let values = match values.as_slice() {
+                [one] => format!("({one},)"),
+                all => all.join(", "),
+            };
+            self.line(format!("{values} = LOADED[{}]", quote(name)));
         }
         let mut uses = self.uses(&p.steps);
         // What an output shares memory with is kept to the end.
@@ -220,7 +222,10 @@ impl<'a, 'k> Printer<'a, 'k> {
         let body = std::mem::take(&mut self.lines);
         let doc = match p.name.is_empty() {
             true => "Runs kernels.".to_string(),
-            false => format!("Runs the kernels of `{}`.", p.name.replace(['"', '\\'], "'")),
+            false => format!(
+                "Runs the kernels of `{}`.",
+                p.name.replace(['"', '\\'], "'")
+            ),
         };
         let body = definitions.into_iter().chain(body);
         Ok(printed(name, &params, &doc, body))
@@ -500,7 +505,8 @@ impl<'a, 'k> Printer<'a, 'k> {
             Place::Input { input } => {
                 let at = *input as usize;
                 let param = self.params.get(at).cloned().flatten();
-                let param = param.ok_or_else(|| Error::input("the program is damaged: an output"))?;
+                let param =
+                    param.ok_or_else(|| Error::input("the program is damaged: an output"))?;
                 let given = format!("{param}_given");
                 if let InputType::Tensor {
                     sizes: n,
@@ -705,13 +711,11 @@ pub(crate) fn is_alone(p: &Program, output: usize) -> bool {
 }
 
 /// Returns the text of a function.
-fn printed(
-    name: &str,
-    params: &[String],
-    doc: &str,
-    body: impl Iterator<Item = String>,
-) -> String {
-    let mut text = format!("def {name}({}):\n    \"\"\"{doc}\"\"\"\n", params.join(", "));
+fn printed(name: &str, params: &[String], doc: &str, body: impl Iterator<Item = String>) -> String {
+    let mut text = format!(
+        "def {name}({}):\n    \"\"\"{doc}\"\"\"\n",
+        params.join(", ")
+    );
     for line in body {
         text.push_str("    ");
         text.push_str(&line);

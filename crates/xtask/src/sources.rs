@@ -41,6 +41,7 @@ const PLAIN: &[&str] = &[
     "inrush-runtime",
     "inrush-runtime-python",
     "inrush-sched",
+    "inrush-source",
     "inrush-torch",
     "inrush-triton",
     "inrush-xpu",
@@ -84,6 +85,7 @@ const PURE: &[&str] = &[
     "inrush-c",
     "inrush-triton",
     "inrush-program",
+    "inrush-source",
     "inrush-compile",
 ];
 

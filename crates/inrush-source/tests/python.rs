@@ -1,0 +1,172 @@
+//! Printed files of small programs.
+
+use inrush_base::{Device, ErrorKind};
+use inrush_program::host::{HostProgram, StepKind};
+use inrush_program::text::parse;
+use inrush_source::{Code, Object, Unit, host_program, python};
+
+const PROGRAM: &str = r#"program scaled
+symbol n in [2, 64] = input 0 dim 0
+size z0 = n
+size z1 = 3
+size z2 = 1
+size z3 = 12
+size z4 = 0
+size z5 = 2
+size z6 = 12 * n
+size z7 = n % 2
+input 0 x: f32[n, 3] strides [3, 1]
+guard z7 == 0 "the size is even"
+b0 x: f32 z6 bytes = input 0
+b1 scale: f32 12 bytes = weight a.scale [3] strides [1]
+b2 half: f32 12 bytes = load arena 0
+b3 t: f32 z6 bytes written = arena 0
+b4 y: f32 z6 bytes written = output 0
+kernel k0 f0 halve checks []
+kernel k1 f1 "mul add" checks [index "index out of \"range\""]
+kernel k2 f2 sum checks []
+arena z6 bytes
+load arena 12 bytes
+load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]
+launch k1 [b0, b2, b3] sizes [n] units n cost 12 scratch 12 serial from [aten.mul.Tensor]
+contract f32 b3 at 0, b0 at 0 batch [] m [n: 3] n [3: 1] k [1: 1 1] -> k2 [b4] sizes [] from [aten.mm.default]
+output 0: b4 f32[n, 3] strides [3, 1]
+"#;
+
+const NONE: Code<'static> = Code::C {
+    flags: &["-O2"],
+    libraries: &["-lm"],
+};
+
+/// Reads the program, with `replacements` in its text.
+fn program(replacements: &[(&str, &str)]) -> HostProgram {
+    let mut text = PROGRAM.to_string();
+    for (from, to) in replacements {
+        assert!(text.contains(from), "{from}");
+        text = text.replace(from, to);
+    }
+    let program = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    host_program(program, vec!["int x;\n".into()]).unwrap()
+}
+
+fn unit(program: &HostProgram) -> Unit<'_> {
+    Unit {
+        name: "scaled",
+        target: "a CPU",
+        program,
+        objects: &[],
+        inputs: &[],
+        archive: Some("scaled.pt2"),
+        code: NONE,
+    }
+}
+
+#[test]
+fn a_program_is_a_function_with_its_guards_buffers_and_launches() {
+    let program = program(&[]);
+    let text = python(&unit(&program)).unwrap();
+    let expected = r#"def load_segment():
+    """Runs the steps that depend on weights alone."""
+    scale = WEIGHTS["a.scale"]
+    half = memory(3, torch.float32)
+    # aten.div.Tensor
+    halve_kernel([scale, half], [], units=1, cost=1)
+    return (half,)
+
+
+def segment(x, n):
+    """Runs the kernels of `scaled`."""
+    within("n", n, 2, 64)
+    guard(n % 2 == 0, "the size is even", n % 2, 0)
+    x = laid_out("x", x, torch.float32, (n, 3), (3, 1))
+    (half,) = LOADED["segment"]
+    t = memory(3 * n, torch.float32)
+    # aten.mul.Tensor
+    mul_add_kernel([x, half, t], [n], units=n, cost=12, scratch=12, serial=True)
+    y = torch.empty_strided((n, 3), (3, 1), dtype=torch.float32, device=DEVICE)
+    # aten.mm.default
+    sum_kernel(
+        contract(torch.float32, t, 0, x, 0, batch=[], m=[(n, 3)], n=[(3, 1)], k=[(1, 1, 1)]),
+        [y],
+        [],
+    )
+    del t
+    return y
+"#;
+    assert!(text.contains(expected), "{text}");
+    for part in [
+        "mul_add_kernel = Kernel(\"f1\", [(OutOfRange, \"index out of \\\"range\\\"\")])\n",
+        "sum_kernel = Epilogue(\"f2\")\n",
+        "    \"a.scale\": (torch.float32, (3,), (1,)),\n",
+        "    LOADED[\"segment\"] = load_segment()\n",
+        "    y = segment(x, n)\n    return (y,)\n",
+        "    n = 8\n    return [\n        drawn(torch.float32, (n, 3), (3, 1)),  # x\n",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn printing_is_deterministic() {
+    let program = program(&[]);
+    let first = python(&unit(&program)).unwrap();
+    assert_eq!(first, python(&unit(&program)).unwrap());
+}
+
+#[test]
+fn what_has_no_source_is_named() {
+    let program = program(&[(
+        "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
+        "load library linalg.inv [] [b1[z1]] -> [b2[z1]] from [aten.inverse.default]",
+    )]);
+    let error = python(&unit(&program)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.message().contains("linalg.inv"), "{error}");
+    let program = self::program(&[]);
+    let without = Unit {
+        archive: None,
+        ..unit(&program)
+    };
+    let error = python(&without).unwrap_err();
+    assert!(error.message().contains("archive"), "{error}");
+    let mut program = self::program(&[]);
+    program.constants.push((0, 0));
+    let objects = [Object::Missing("the function `f`".into())];
+    let missing = Unit {
+        objects: &objects,
+        ..unit(&program)
+    };
+    let error = python(&missing).unwrap_err();
+    assert!(error.message().contains("the function `f`"), "{error}");
+}
+
+#[test]
+fn damaged_programs_are_errors() {
+    let device = Device {
+        name: "toy",
+        torch_name: "toy",
+        backend: "toy",
+        binary: "toy",
+        presets: &[],
+        runs: None,
+    };
+    let program = program(&[]);
+    let of_gpu = Unit {
+        code: Code::Gpu(&device),
+        ..unit(&program)
+    };
+    assert!(python(&of_gpu).is_err());
+    let mut broken = program.clone();
+    broken.outputs.push(inrush_program::host::Out::Slot(99));
+    assert!(python(&unit(&broken)).is_err());
+    let mut broken = program.clone();
+    if let StepKind::Segment(s) = &mut broken.steps[0].kind {
+        s.program.kernels.pop();
+    }
+    assert!(python(&unit(&broken)).is_err());
+    let mut broken = program;
+    if let StepKind::Segment(s) = &mut broken.steps[0].kind {
+        s.inputs.clear();
+    }
+    assert!(python(&unit(&broken)).is_err());
+}
