@@ -25,6 +25,7 @@ const MODULES: &[&str] = &[
     "contextlib",
     "ctypes",
     "functools",
+    "itertools",
     "math",
     "operator",
     "os",
