@@ -1,8 +1,9 @@
 """Runs printed graphs in a process that has no inrush, and compares them with what `printed.py` noted. Run by `test_source.py`.
 
-usage: run_printed.py FOLDER [SHIMS]
+usage: run_printed.py FOLDER [SHIMS | build NAME ...]
 
-SHIMS are additions to Triton's interpreter. Prints a line of JSON for each graph: `{"name", "failed"}`.
+SHIMS are additions to Triton's interpreter. With `build` the kernels of these graphs are built for the GPU that they were written
+for, which need not be there. Prints a line of JSON for each graph: `{"name", "failed", "kernels"}`.
 """
 
 import importlib.util
@@ -44,26 +45,38 @@ def compare(module, case):
     assert ours == theirs, f"outputs share memory with the inputs {ours}, wanted {theirs}"
 
 
+def build(module):
+    """Builds the kernels of a file; gives their number."""
+    kernels = [v for v in vars(module).values() if isinstance(v, module.Kernel)]
+    for kernel in kernels:
+        assert kernel.build().asm["cubin"]
+    return len(kernels)
+
+
 def main():
-    folder = sys.argv[1]
+    folder, *rest = sys.argv[1:]
+    builds = rest[0] == "build" if rest else False
     libdevice = None
-    if sys.argv[2:]:
-        shims = load(sys.argv[2])
+    if rest and not builds:
+        shims = load(rest[0])
         shims.patch()
         libdevice = shims.libdevice()
-    for name in sorted(os.listdir(folder)):
-        failed = None
+    for name in rest[1:] if builds else sorted(os.listdir(folder)):
+        row = {"name": name, "failed": None, "kernels": 0}
         if not os.path.exists(os.path.join(folder, name, "case.pt")):
             continue
         try:
             module = load(os.path.join(folder, name, "source.py"))
-            if libdevice is not None and hasattr(module, "libdevice"):
-                module.libdevice = libdevice
-            compare(module, torch.load(os.path.join(folder, name, "case.pt"), weights_only=False))
-            module.inputs()
+            if builds:
+                row["kernels"] = build(module)
+            else:
+                if libdevice is not None and hasattr(module, "libdevice"):
+                    module.libdevice = libdevice
+                compare(module, torch.load(os.path.join(folder, name, "case.pt"), weights_only=False))
+                module.inputs()
         except Exception as error:
-            failed = f"{type(error).__name__}: {error}"
-        print(json.dumps({"name": name, "failed": failed}), flush=True)
+            row["failed"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(row), flush=True)
 
 
 main()

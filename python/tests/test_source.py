@@ -37,7 +37,15 @@ def rows(request, tmp_path_factory):
         return lines("printed.py", folder), lines("run_printed.py", folder)
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
-    return lines("printed.py", folder, "interpreted"), lines("run_printed.py", folder, SHIMS, env={"TRITON_INTERPRET": "1"})
+    printed = lines("printed.py", folder, "interpreted")
+    ran = lines("run_printed.py", folder, SHIMS, env={"TRITON_INTERPRET": "1"})
+    # Built too, for a GPU that is not there.
+    names = ["attention 0", "rotary archive", "views dynamic 0", "indices 0"]
+    cache = str(tmp_path_factory.mktemp("triton"))
+    for name, row in lines("run_printed.py", folder, "build", *names, env={"TRITON_CACHE_DIR": cache}).items():
+        assert row["kernels"] > 0 and not row["failed"], row
+        ran[f"{name}, built"] = row
+    return printed, ran
 
 
 def test_files_give_what_eager_gives(rows):
@@ -50,7 +58,9 @@ def test_every_graph_is_printed_and_run(rows):
     refused = {name: r["refused"] for name, r in printed.items() if r["refused"]}
     # Ahead of time the operator has no row.
     assert set(refused) <= {"recurrent archive"}, refused
-    assert len(ran) == sum(r["graphs"] for r in printed.values()) >= 30
+    built = [name for name in ran if name.endswith(", built")]
+    assert len(built) in (0, 4)
+    assert len(ran) - len(built) == sum(r["graphs"] for r in printed.values()) >= 30
 
 
 def test_sources_of_a_function_are_found_after_graph_breaks():
@@ -141,3 +151,20 @@ def test_objects_without_an_expression_are_named():
     compiled(torch.ones(3))
     with pytest.raises(inrush.UnsupportedError, match="has no source"):
         inrush.output_code(compiled)
+
+
+def test_kernels_are_timed_and_values_looked_for(tmp_path):
+    def f(x):
+        return torch.log(x).softmax(-1) @ torch.ones(3, 2)
+
+    compiled = torch.compile(f, backend="inrush", dynamic=True)
+    compiled(torch.ones(5, 3))
+    path = tmp_path / "source.py"
+    path.write_text(inrush.output_code(compiled)[0])
+    run = lambda *args: subprocess.run([sys.executable, "-I", str(path), *args], capture_output=True, text=True)  # noqa: E731
+    timed = run("--kernels")
+    assert timed.returncode == 0, timed.stderr
+    assert "GB/s" in timed.stdout and "mm_kernel" in timed.stdout
+    # Half of the drawn elements are negative.
+    checked = run("--check", "nan")
+    assert "FloatingPointError" in checked.stderr and "_kernel` gives nan in tensor" in checked.stderr

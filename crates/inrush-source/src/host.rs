@@ -594,8 +594,7 @@ impl<'a> Printer<'a> {
         let strides = tuple(&self.sizes.all(&layout.strides)?);
         let (a, b, out) = (&self.slots[*a], &self.slots[*b], &self.slots[*out]);
         let d = dtype(layout.dtype.0);
-        let make =
-            format!("{out} = torch.empty_strided({sizes}, {strides}, dtype={d}, device=DEVICE)");
+        let make = format!("{out} = strided_memory({sizes}, {strides}, {d})");
         let call = format!("{function}({a}, {b}, out={out})");
         self.line(make);
         self.line(call);

@@ -14,11 +14,13 @@ const CPU: &str = include_str!("python/cpu.py");
 const CONTRACT: &str = include_str!("python/contract.py");
 const GPU: &str = include_str!("python/gpu.py");
 const MAPS: &str = include_str!("python/maps.py");
+const WATCH: &str = include_str!("python/watch.py");
 const WEIGHTS: &str = include_str!("python/weights.py");
 const MAIN: &str = include_str!("python/main.py");
 
 /// Modules that a file imports if its text names them.
 const MODULES: &[&str] = &[
+    "argparse",
     "array",
     "base64",
     "concurrent.futures",
@@ -64,6 +66,7 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
         text.push_str(part.trim_end());
         text.push_str("\n\n\n");
     };
+    add(WATCH);
     add(&device);
     if kernels.has_epilogues {
         add(CONTRACT);
@@ -108,7 +111,7 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
 /// Returns the names that helpers and the text around kernels define.
 fn names(device: &str) -> Names {
     let parts = [
-        device, COMMON, CALLS, CPU, CONTRACT, GPU, MAPS, WEIGHTS, MAIN,
+        device, COMMON, CALLS, CPU, CONTRACT, GPU, MAPS, WATCH, WEIGHTS, MAIN,
     ];
     let mut names = Names::of_module(&parts.join("\n"));
     let others = [

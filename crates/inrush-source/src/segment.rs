@@ -474,9 +474,7 @@ impl<'a, 'k> Printer<'a, 'k> {
             Some(sizes) => {
                 let sizes = tuple(&self.sizes.all(sizes)?);
                 let strides = tuple(&self.sizes.all(strides)?);
-                self.line(format!(
-                    "{name} = torch.empty_strided({sizes}, {strides}, dtype={d}, device=DEVICE)"
-                ));
+                self.line(format!("{name} = strided_memory({sizes}, {strides}, {d})"));
             }
             None => {
                 let elements = self.sizes.divided(b.bytes, of.size())?;

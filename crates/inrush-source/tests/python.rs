@@ -83,7 +83,7 @@ def segment(x, n):
     t = memory(3 * n, torch.float32)
     # aten.mul.Tensor
     mul_add_kernel([x, half, t], [n], units=n, cost=12, scratch=12, serial=True)
-    y = torch.empty_strided((n, 3), (3, 1), dtype=torch.float32, device=DEVICE)
+    y = strided_memory((n, 3), (3, 1), torch.float32)
     # aten.mm.default
     sum_kernel(
         contract(torch.float32, t, 0, x, 0, batch=[], m=[(n, 3)], n=[(3, 1)], k=[(1, 1, 1)]),

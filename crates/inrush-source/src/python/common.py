@@ -80,7 +80,13 @@ def laid_out(name, tensor, dtype, sizes, strides, reads="elements"):
 
 def memory(elements, dtype):
     """Returns memory for the elements of a value."""
-    return torch.empty(elements, dtype=dtype, device=DEVICE)
+    return strided_memory((elements,), (1,), dtype)
+
+
+def strided_memory(sizes, strides, dtype):
+    """Returns memory for a tensor."""
+    tensor = torch.empty_strided(sizes, strides, dtype=dtype, device=DEVICE)
+    return tensor.zero_() if CHECK else tensor
 
 
 def inside(base, offset, dtype, sizes, strides=(1,)):

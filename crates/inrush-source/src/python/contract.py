@@ -60,7 +60,7 @@ def convolve(dtype, a, a_offset, b, b_offset, m, n, k, taps):
     return function(x, w, stride=steps, dilation=dilations).movedim(1, -1).reshape(-1, columns).contiguous()
 
 
-class Epilogue:
+class Epilogue(Launched):
     """A loop nest over the sums of a product, which stores results. It may overwrite the sums."""
 
     def __init__(self, symbol):
@@ -68,7 +68,7 @@ class Epilogue:
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *integers)
         self.function = signature((symbol, LIBRARY))
 
-    def __call__(self, sums, buffers, sizes):
+    def launch(self, sums, buffers, sizes):
         """Stores the results of ``sums``, [batch, m, n]."""
         if sums.numel() == 0:
             return
@@ -76,9 +76,11 @@ class Epilogue:
         arguments = addresses(buffers)
         batches, rows, columns = sums.shape
 
+        first, row = sums.data_ptr(), columns * sums.element_size()
+
         def run(begin, end):
             for batch in range(batches):
-                at = sums[batch, begin].data_ptr()
+                at = first + (batch * rows + begin) * row
                 self.function(arguments, numbers.buffer_info()[0], at, columns, batch, begin, end, 0, columns)
 
         in_parts(run, rows, sums.numel() * sums.element_size() <= SERIAL_COST)

@@ -47,7 +47,7 @@ def addresses(buffers, scratch=0):
     return (ctypes.c_void_p * (len(buffers) + 1))(*[b.data_ptr() for b in buffers], scratch)
 
 
-class Kernel:
+class Kernel(Launched):
     """A loop nest over units of work. ``checks`` are the errors of its checks, by code: class and text."""
 
     def __init__(self, symbol, checks=()):
@@ -55,7 +55,7 @@ class Kernel:
         self.function = signature((symbol, LIBRARY))
         self.checks = checks
 
-    def __call__(self, buffers, sizes, units, cost, scratch=0, serial=False):
+    def launch(self, buffers, sizes, units, cost, scratch=0, serial=False):
         """Computes ``units`` of this cost; each thread gets ``scratch`` bytes."""
         if units <= 0:
             return

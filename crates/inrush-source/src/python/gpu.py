@@ -2,7 +2,7 @@
 ALIGNMENT = 16
 
 
-class Kernel:
+class Kernel(Launched):
     """A kernel that is built at its first launch. ``signature`` has the types of its parameters, ``divisible`` the positions of those
     that are multiples of 16."""
 
@@ -24,7 +24,7 @@ class Kernel:
         source = ASTSource(self.function, signature, constexprs=self.constants, attrs=attributes)
         return triton.compile(source, target=GPUTarget(*TARGET), options={"sanitize_overflow": False, "enable_fp_fusion": True, **self.options})
 
-    def __call__(self, programs, *arguments):
+    def launch(self, programs, *arguments):
         """Launches a grid of ``programs`` on the current stream."""
         if programs <= 0:
             return
