@@ -55,7 +55,7 @@ def output_code(compiled: Any = None) -> list[str]:
         names = set(torch_internals.names_of_graphs(compiled))
         graphs = [g for g in graphs if g.name in names]
         if not graphs:
-            raise _native.InputError("no graph of it was compiled by inrush in this process: call it first")
+            raise _native.InputError("no graph of it was compiled by inrush in this process: call it first; `inrush.last_compile()` tells of graphs that run eagerly")
     found = [(g.kind, g.compiled()) for g in graphs]
     return [print_graph(function, kind) for kind, function in found if function is not None]
 

@@ -201,6 +201,26 @@ def grouped(x):
     return F.conv2d(x, torch.ones(8, 2, 3, 3), stride=2, dilation=2, padding=3, groups=2), F.conv_transpose2d(x, torch.ones(4, 3, 2, 2), stride=2)
 
 
+class Library(nn.Module):
+    """Functions of the library, where results are the same whatever computes them."""
+
+    def forward(self, x):
+        a = x @ x.t() + 5 * torch.eye(x.shape[0])
+        spectrum = torch.fft.fft2(x + 1j * x.flip(0), norm="ortho")
+        half = torch.fft.rfft(x)
+        # Values that differ: eager's order of equal ones is its own.
+        long = (x.reshape(1, -1) * torch.linspace(1, 2, 50)[:, None]).reshape(1, -1)
+        q, r = torch.linalg.qr(x.t())
+        values, vectors = torch.linalg.eigh(a)
+        u, s, v = torch.linalg.svd(x, full_matrices=False)
+        return (
+            *long.sort(dim=1, stable=True), *long.topk(600, dim=1, largest=False), q @ r, r.abs(), vectors * values @ vectors.t(), u * s @ v,
+            torch.linalg.lu_factor(a)[0], *x.sort(dim=1, descending=True, stable=True), *x.topk(3, dim=0), torch.linalg.inv(a) + 1, torch.linalg.solve(a, x), torch.linalg.det(a), torch.linalg.cholesky(a),
+            *torch.linalg.slogdet(a), torch.linalg.eigvalsh(a), torch.linalg.svdvals(x), torch.matrix_exp(x[:, :7] / 9), torch.view_as_real(spectrum),
+            torch.fft.irfft(half * 2, n=18), torch.linalg.solve_triangular(a, x, upper=True),
+        )  # fmt: skip
+
+
 class Counter(nn.Module):
     def __init__(self):
         super().__init__()
@@ -241,6 +261,8 @@ def main():
         with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
             record("data", data_dependent, x)
     export("mlp", mlp.eval(), (x,), ({0: torch.export.Dim("batch", min=2, max=64)},))
+    if not INTERPRETED:
+        export("library", Library(), (x,))
     export("counter", Counter(), (torch.randn(4, 3),))
 
 

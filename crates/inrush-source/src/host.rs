@@ -1,7 +1,7 @@
 //! The steps of a call as the function `call`, and what a caller needs besides: inputs of the right shapes.
 
 use crate::kernels::Kernels;
-use crate::names::{Names, quote, tuple};
+use crate::names::{Names, is_keyword, quote, tuple};
 use crate::segment::{self, dtype, number, tensors};
 use crate::sizes::Sizes;
 use crate::{Code, Object, Unit};
@@ -47,7 +47,7 @@ struct Printer<'a> {
     has_weights: bool,
 }
 
-/// What is known of an input.
+/// Facts that are known of an input.
 enum Spec<'a> {
     /// A tensor, with sizes of a segment or of the host.
     Tensor {
@@ -514,7 +514,11 @@ impl<'a> Printer<'a> {
             arguments.push(self.template(a)?);
         }
         for (name, value) in &c.kwargs {
-            arguments.push(format!("{name}={}", self.template(value)?));
+            let value = self.template(value)?;
+            arguments.push(match is_keyword(name) {
+                false => format!("{name}={value}"),
+                true => format!("**{{{}: {value}}}", quote(name)),
+            });
         }
         let call = format!("{}({})", self.object(c.target)?, arguments.join(", "));
         let outs: Vec<String> = c.outs.iter().map(|s| self.slots[*s].clone()).collect();

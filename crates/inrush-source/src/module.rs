@@ -13,6 +13,7 @@ const CALLS: &str = include_str!("python/calls.py");
 const CPU: &str = include_str!("python/cpu.py");
 const CONTRACT: &str = include_str!("python/contract.py");
 const GPU: &str = include_str!("python/gpu.py");
+const LIBRARY: &str = include_str!("python/library.py");
 const MAPS: &str = include_str!("python/maps.py");
 const WATCH: &str = include_str!("python/watch.py");
 const WEIGHTS: &str = include_str!("python/weights.py");
@@ -75,6 +76,9 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
         add(MAPS);
     }
     add(COMMON);
+    if printed.segments.contains(" library(") {
+        add(LIBRARY);
+    }
     let calls = |part: &&str| printed.call.contains(part);
     if ["flat(", "view(", "constant("].iter().any(calls) {
         add(CALLS);
@@ -108,10 +112,15 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
     Ok(format!("{header}{}\n", text.trim_end()))
 }
 
+/// Returns true if a function of PyTorch's stands for this one of the library.
+pub(crate) fn has_library(function: &str) -> bool {
+    LIBRARY.contains(&format!("\n    {}: ", quote(function)))
+}
+
 /// Returns the names that helpers and the text around kernels define.
 fn names(device: &str) -> Names {
     let parts = [
-        device, COMMON, CALLS, CPU, CONTRACT, GPU, MAPS, WATCH, WEIGHTS, MAIN,
+        device, COMMON, CALLS, CPU, CONTRACT, GPU, LIBRARY, MAPS, WATCH, WEIGHTS, MAIN,
     ];
     let mut names = Names::of_module(&parts.join("\n"));
     let others = [

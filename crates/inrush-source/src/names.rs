@@ -72,6 +72,11 @@ fn is_identifier(text: &str) -> bool {
     text.chars().all(word) && text.starts_with(|c: char| !c.is_ascii_digit())
 }
 
+/// Returns true if a name cannot be that of an argument.
+pub(crate) fn is_keyword(name: &str) -> bool {
+    RESERVED.contains(&name) || !is_identifier(name)
+}
+
 /// Returns the identifier that is most like a text.
 fn identifier(text: &str) -> String {
     let mut name: String = (text.chars())

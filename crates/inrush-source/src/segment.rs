@@ -4,13 +4,14 @@
 //! arena's plan is what the executor does to save allocations, and values do not overlap while they live.
 
 use crate::kernels::{Kernels, Named, map_type};
+use crate::module;
 use crate::names::{Names, quote, tuple};
 use crate::sizes::Sizes;
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::Segment;
 use inrush_program::{
-    BufferId, Contract, InputType, Launch, Num, Output, Place, Program, Reads, Relation, SizeId,
-    Step,
+    BufferId, Contract, InputType, Launch, LibraryCall, Num, Operand, Output, Place, Program,
+    Reads, Relation, SizeId, Step,
 };
 
 /// A printed program.
@@ -77,6 +78,7 @@ pub(crate) fn function(
         kernels,
         sizes: Sizes::new(&p.sizes, &symbols)?,
         params: vec![None; p.inputs.len()],
+        given: vec![None; p.inputs.len()],
         buffers: vec![None; p.buffers.len()],
         storages: vec![None; p.outputs.len()],
         weights: Vec::new(),
@@ -111,6 +113,8 @@ struct Printer<'a, 'k> {
     names: Names,
     /// Names of the inputs that are tensors.
     params: Vec<Option<String>>,
+    /// Names of those of them that an output shares or a step writes, as the caller gave them.
+    given: Vec<Option<String>>,
     /// Names of the buffers that are there.
     buffers: Vec<Option<String>>,
     /// Names of the outputs' memory.
@@ -203,10 +207,10 @@ impl<'a, 'k> Printer<'a, 'k> {
         self.steps(&p.steps, &uses)?;
         for at in 0..p.inputs.len() {
             if shared[at].is_some_and(|written| written)
-                && let Some(name) = self.params[at].clone()
+                && let (Some(name), Some(given)) = (self.params[at].clone(), self.given[at].clone())
             {
-                self.line(format!("if {name} is not {name}_given:"));
-                self.line(format!("    {name}_given.copy_({name})"));
+                self.line(format!("if {name} is not {given}:"));
+                self.line(format!("    {given}.copy_({name})"));
             }
         }
         let mut results = Vec::new();
@@ -298,9 +302,9 @@ impl<'a, 'k> Printer<'a, 'k> {
         let sizes = tuple(&self.sizes.all(sizes)?);
         let strides = tuple(&self.sizes.all(strides)?);
         if shared.is_some() {
-            let given = format!("{name}_given");
-            self.names.take(&given);
+            let given = self.names.fresh(&format!("{name}_given"));
             self.line(format!("{given} = {name}"));
+            self.given[at] = Some(given);
         }
         if !foreign {
             return Ok(());
@@ -340,7 +344,10 @@ impl<'a, 'k> Printer<'a, 'k> {
             let named: Vec<BufferId> = match step {
                 Step::Launch(l) => l.buffers.clone(),
                 Step::Contract(c) => c.buffers.iter().copied().chain([c.a, c.b]).collect(),
-                Step::Library(_) => Vec::new(),
+                Step::Library(c) => {
+                    let operands = c.inputs.iter().chain(&c.outputs);
+                    operands.map(|o| o.buffer).collect()
+                }
             };
             for b in named.into_iter().flat_map(|b| self.chain(b)) {
                 let first = uses[b as usize].map_or(at, |u| u.0);
@@ -362,13 +369,7 @@ impl<'a, 'k> Printer<'a, 'k> {
             match step {
                 Step::Launch(l) => self.launch(l)?,
                 Step::Contract(c) => self.contract(c)?,
-                Step::Library(c) => {
-                    return Err(Error::unsupported(format!(
-                        "the library function `{}` ({}) is not printed as source yet",
-                        c.function,
-                        c.origins.join(", ")
-                    )));
-                }
+                Step::Library(c) => self.library(c)?,
             }
             let released: Vec<String> = (uses.iter().enumerate())
                 .filter(|(b, u)| {
@@ -502,10 +503,10 @@ impl<'a, 'k> Printer<'a, 'k> {
         let base = match place {
             Place::Input { input } => {
                 let at = *input as usize;
-                let param = self.params.get(at).cloned().flatten();
-                let param =
-                    param.ok_or_else(|| Error::input("the program is damaged: an output"))?;
-                let given = format!("{param}_given");
+                let given = self.given.get(at).cloned().flatten();
+                let given = given.ok_or_else(|| {
+                    Error::input("the program is damaged: an output in an input that is no tensor")
+                })?;
                 if let InputType::Tensor {
                     sizes: n,
                     strides: s,
@@ -667,6 +668,40 @@ impl<'a, 'k> Printer<'a, 'k> {
         self.line(format!("    [{sizes}],"));
         self.line(")".into());
         Ok(())
+    }
+
+    /// Prints a call of a library function, as that of PyTorch's function.
+    fn library(&mut self, c: &'a LibraryCall) -> Result<()> {
+        if !module::has_library(&c.function) {
+            return Err(Error::unsupported(format!(
+                "the library function `{}` ({}) is not printed as source yet",
+                c.function,
+                c.origins.join(", ")
+            )));
+        }
+        let inputs = self.operands(&c.inputs)?;
+        let outputs = self.operands(&c.outputs)?;
+        let params: Vec<String> = (c.params.iter())
+            .map(|p| format!(", {}", number(*p)))
+            .collect();
+        self.comment(&c.origins);
+        self.line(format!(
+            "library({}, {inputs}, {outputs}{})",
+            quote(&c.function),
+            params.concat()
+        ));
+        Ok(())
+    }
+
+    /// Returns row-major tensors of a library call: buffers with sizes.
+    fn operands(&mut self, operands: &[Operand]) -> Result<String> {
+        let mut out = Vec::new();
+        for o in operands {
+            let buffer = self.buffer(o.buffer)?;
+            let sizes = tuple(&self.sizes.all(&o.sizes)?);
+            out.push(format!("({buffer}, {sizes})"));
+        }
+        Ok(format!("[{}]", out.join(", ")))
     }
 
     /// Returns levels of a product: sizes with strides.

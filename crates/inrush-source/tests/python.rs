@@ -117,11 +117,11 @@ fn printing_is_deterministic() {
 fn what_has_no_source_is_named() {
     let program = program(&[(
         "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
-        "load library linalg.inv [] [b1[z1]] -> [b2[z1]] from [aten.inverse.default]",
+        "load library rnn.gru [] [b1[z1]] -> [b2[z1]] from [aten.gru.input]",
     )]);
     let error = python(&unit(&program)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.message().contains("linalg.inv"), "{error}");
+    assert!(error.message().contains("rnn.gru"), "{error}");
     let program = self::program(&[]);
     let without = Unit {
         archive: None,
@@ -169,4 +169,15 @@ fn damaged_programs_are_errors() {
         s.inputs.clear();
     }
     assert!(python(&unit(&broken)).is_err());
+}
+
+#[test]
+fn library_functions_are_calls_of_pytorch() {
+    let program = program(&[(
+        "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
+        "load library topk [0, true, true] [b1[z1]] -> [b2[z1]] from [aten.topk.default]",
+    )]);
+    let text = python(&unit(&program)).unwrap();
+    let call = "    # aten.topk.default\n    library(\"topk\", [(scale, (3,))], [(half, (3,))], 0, True, True)\n";
+    assert!(text.contains(call), "{text}");
 }
