@@ -343,12 +343,11 @@ impl<'a> Printer<'a> {
             if !self.read[*slot] {
                 continue;
             }
-            if let Some(Object::Weight(_)) = self.unit.objects.get(*object) {
-                if !self.has_weights {
-                    self.has_weights = true;
-                    self.line("if not WEIGHTS:".into());
-                    self.line("    load_weights()".into());
-                }
+            let is_weight = matches!(self.unit.objects.get(*object), Some(Object::Weight(_)));
+            if is_weight && !self.has_weights {
+                self.has_weights = true;
+                self.line("if not WEIGHTS:".into());
+                self.line("    load_weights()".into());
             }
             let value = self.object(*object)?;
             let name = self.slots[*slot].clone();
@@ -502,9 +501,10 @@ impl<'a> Printer<'a> {
             .map(|slot| self.slots[*slot].clone())
             .collect();
         let call = format!("{function}({})", arguments.join(", "));
-        self.line(match results.is_empty() {
-            true => call,
-            false => format!("{} = {call}", results.join(", ")),
+        self.line(if results.is_empty() {
+            call
+        } else {
+            format!("{} = {call}", results.join(", "))
         });
     }
 
@@ -515,9 +515,10 @@ impl<'a> Printer<'a> {
         }
         for (name, value) in &c.kwargs {
             let value = self.template(value)?;
-            arguments.push(match is_keyword(name) {
-                false => format!("{name}={value}"),
-                true => format!("**{{{}: {value}}}", quote(name)),
+            arguments.push(if is_keyword(name) {
+                format!("**{{{}: {value}}}", quote(name))
+            } else {
+                format!("{name}={value}")
             });
         }
         let call = format!("{}({})", self.object(c.target)?, arguments.join(", "));

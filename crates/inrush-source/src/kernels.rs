@@ -66,9 +66,10 @@ impl<'a> Kernels<'a> {
         text.push_str("PIECES = [\n");
         for piece in &unit.program.pieces {
             let is_raw = !piece.contains("'''") && piece.ends_with('\n');
-            _ = match is_raw {
-                true => writeln!(text, "    r'''{piece}''',"),
-                false => writeln!(text, "    {},", quote(piece)),
+            _ = if is_raw {
+                writeln!(text, "    r'''{piece}''',")
+            } else {
+                writeln!(text, "    {},", quote(piece))
             };
         }
         text.push_str("]\nLIBRARY = build(PIECES)\n\n");

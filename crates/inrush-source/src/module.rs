@@ -1,7 +1,7 @@
 //! The file: a comment that says what it is, imports, helpers, kernels, functions.
 
 use crate::kernels::Kernels;
-use crate::names::{Names, quote};
+use crate::names::{Names, plain, quote};
 use crate::{Code, Unit, host};
 use inrush_base::{Device, Error, Result};
 use inrush_program::SEED;
@@ -226,19 +226,19 @@ fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String
 
 /// Returns the comment at the beginning, and the imports that the text needs.
 fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
-    let name = match unit.name.is_empty() {
-        true => "a graph".to_string(),
-        false => format!("`{}`", unit.name.replace(['"', '\\'], "'")),
+    let name = if unit.name.is_empty() {
+        "a graph".to_string()
+    } else {
+        format!("`{}`", plain(unit.name))
     };
     let needs = match unit.code {
         Code::C { .. } => "PyTorch and a C compiler",
         Code::Gpu(_) => "PyTorch and Triton; with TRITON_INTERPRET=1 it runs without a GPU, slowly",
     };
-    let weights = match has_weights {
-        true => {
-            "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`."
-        }
-        false => "",
+    let weights = if has_weights {
+        "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`."
+    } else {
+        ""
     };
     let mut out = format!(
         "\"\"\"Source of {name} as compiled by inrush for {}.\n\n\

@@ -88,6 +88,17 @@ fn identifier(text: &str) -> String {
     name
 }
 
+/// Returns a text as it can stand in a comment or in a string of several lines.
+pub(crate) fn plain(text: &str) -> String {
+    (text.chars())
+        .map(|c| match c {
+            '"' | '\\' => '\'',
+            c if c.is_control() => ' ',
+            c => c,
+        })
+        .collect()
+}
+
 /// Returns a string literal.
 pub(crate) fn quote(text: &str) -> String {
     let mut out = String::from("\"");

@@ -5,7 +5,7 @@
 
 use crate::kernels::{Kernels, Named, map_type};
 use crate::module;
-use crate::names::{Names, quote, tuple};
+use crate::names::{Names, plain, quote, tuple};
 use crate::sizes::Sizes;
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::Segment;
@@ -86,9 +86,10 @@ pub(crate) fn function(
         names,
     };
     let loaded = printer.loaded();
-    let load = match p.load_steps.is_empty() {
-        true => None,
-        false => Some(module.fresh(&format!("load_{name}"))),
+    let load = if p.load_steps.is_empty() {
+        None
+    } else {
+        Some(module.fresh(&format!("load_{name}")))
     };
     let mut text = String::new();
     if let Some(load) = &load {
@@ -205,8 +206,8 @@ impl<'a, 'k> Printer<'a, 'k> {
             }
         }
         self.steps(&p.steps, &uses)?;
-        for at in 0..p.inputs.len() {
-            if shared[at].is_some_and(|written| written)
+        for (at, shared) in shared.iter().enumerate() {
+            if *shared == Some(true)
                 && let (Some(name), Some(given)) = (self.params[at].clone(), self.given[at].clone())
             {
                 self.line(format!("if {name} is not {given}:"));
@@ -224,12 +225,10 @@ impl<'a, 'k> Printer<'a, 'k> {
         }
         let definitions = self.sizes.definitions(0);
         let body = std::mem::take(&mut self.lines);
-        let doc = match p.name.is_empty() {
-            true => "Runs kernels.".to_string(),
-            false => format!(
-                "Runs the kernels of `{}`.",
-                p.name.replace(['"', '\\'], "'")
-            ),
+        let doc = if p.name.is_empty() {
+            "Runs kernels.".to_string()
+        } else {
+            format!("Runs the kernels of `{}`.", plain(&p.name))
         };
         let body = definitions.into_iter().chain(body);
         Ok(printed(name, &params, &doc, body))
@@ -422,9 +421,10 @@ impl<'a, 'k> Printer<'a, 'k> {
             }
             Place::Output { output } => {
                 let (storage, of) = self.storage(*output as usize, id)?;
-                match of == b.dtype.0 {
-                    true => storage,
-                    false => self.within(&storage, "0", id)?,
+                if of == b.dtype.0 {
+                    storage
+                } else {
+                    self.within(&storage, "0", id)?
                 }
             }
             Place::Alias { of, offset } => {
@@ -542,9 +542,10 @@ impl<'a, 'k> Printer<'a, 'k> {
                 offsets.push(self.sizes.get(*offset)?);
             }
         }
-        let offset = match offsets.is_empty() {
-            true => "0".to_string(),
-            false => offsets.join(" + "),
+        let offset = if offsets.is_empty() {
+            "0".to_string()
+        } else {
+            offsets.join(" + ")
         };
         let sizes = tuple(&self.sizes.all(sizes)?);
         let strides = tuple(&self.sizes.all(strides)?);
@@ -557,7 +558,7 @@ impl<'a, 'k> Printer<'a, 'k> {
     /// Prints the comment above a step: the operators in it.
     fn comment(&mut self, origins: &[String]) {
         if !origins.is_empty() {
-            let origins = origins.join(", ").replace(['\n', '\r'], " ");
+            let origins = plain(&origins.join(", "));
             self.line(format!("# {origins}"));
         }
     }

@@ -112,9 +112,10 @@ impl<'a> Sizes<'a> {
             && let Some(n) = self.constant(factor).filter(|n| n % whole == 0)
         {
             let text = self.get(other)?;
-            let text = match self.texts[other.0 as usize].binds < Binds::Product {
-                true => format!("({text})"),
-                false => text,
+            let text = if self.texts[other.0 as usize].binds < Binds::Product {
+                format!("({text})")
+            } else {
+                text
             };
             return Ok(match n / whole {
                 1 => text,
@@ -164,9 +165,10 @@ fn damaged() -> Error {
 fn expression(line: &Size, texts: &[Text], symbols: &[(String, usize)]) -> Result<(String, Binds)> {
     let side = |id: inrush_program::SizeId, least: Binds| {
         let t = &texts[id.0 as usize];
-        match t.binds < least {
-            false => t.used.clone(),
-            true => format!("({})", t.used),
+        if t.binds < least {
+            format!("({})", t.used)
+        } else {
+            t.used.clone()
         }
     };
     let two = |a, op: &str, b, left, right| format!("{} {op} {}", side(a, left), side(b, right));
