@@ -83,4 +83,7 @@ class Epilogue(Launched):
                 at = first + (batch * rows + begin) * row
                 self.function(arguments, numbers.buffer_info()[0], at, columns, batch, begin, end, 0, columns)
 
-        in_parts(run, rows, sums.numel() * sums.element_size() <= SERIAL_COST)
+        if batches * rows * row <= SERIAL_COST or torch.get_num_threads() == 1:
+            run(0, rows)
+        else:
+            in_parts(run, rows)

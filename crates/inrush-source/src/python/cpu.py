@@ -33,13 +33,12 @@ def pool(threads):
     return concurrent.futures.ThreadPoolExecutor(threads)
 
 
-def in_parts(run, units, is_serial):
-    """Runs ``run(begin, end)`` over parts of ``units``, and returns the codes of the parts."""
+def in_parts(run, units):
+    """Runs ``run(begin, end)`` over parts of ``units`` on threads, and returns what the parts give."""
     threads = torch.get_num_threads()
-    if is_serial or threads == 1:
-        return [run(0, units)]
     step = -(-units // threads)
-    return list(pool(threads).map(run, range(0, units, step), [min(k + step, units) for k in range(0, units, step)]))
+    begins = range(0, units, step)
+    return list(pool(threads).map(run, begins, [min(k + step, units) for k in begins]))
 
 
 def addresses(buffers, scratch=0):
@@ -60,12 +59,14 @@ class Kernel(Launched):
         if units <= 0:
             return
         numbers = array.array("q", sizes)
+        at = numbers.buffer_info()[0]
 
         def run(begin, end):
-            own = torch.empty(scratch, dtype=torch.uint8)
-            return self.function(addresses(buffers, own.data_ptr()), numbers.buffer_info()[0], begin, end)
+            own = torch.empty(scratch, dtype=torch.uint8) if scratch else None
+            return self.function(addresses(buffers, own.data_ptr() if scratch else 0), at, begin, end)
 
-        for code in in_parts(run, units, serial or units * cost <= SERIAL_COST):
+        is_small = serial or units * cost <= SERIAL_COST or torch.get_num_threads() == 1
+        for code in [run(0, units)] if is_small else in_parts(run, units):
             if code:
                 kind, text = self.checks[code - 1]
                 raise kind(text)
