@@ -242,7 +242,8 @@ def main():
         model = make().eval()
         with torch.no_grad():
             record(name, model, inputs(3))
-        record(f"{name} training", make().train(), inputs(2), backward=True)
+        if name in ("convolutional", "attention"):
+            record(f"{name} training", make().train(), inputs(2), backward=True)
         with torch.no_grad():
             export(name, model, (inputs(2),), ({0: torch.export.Dim.AUTO},))
     mlp = nn.Sequential(nn.Linear(18, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))

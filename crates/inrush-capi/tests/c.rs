@@ -61,6 +61,7 @@ fn package(folder: &Path) -> PathBuf {
         target: vec!["cpu".into()],
         threads: Some(2),
         format: inrush_cli::args::Format::Inrush,
+        emit: None,
         no_libraries: false,
         json: true,
     })
