@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import ctypes
 import logging
 import math
 import operator
@@ -117,7 +118,7 @@ def _constant(tensor: torch.Tensor) -> tuple[bool, str]:
     if span * tensor.element_size() > MAX_CONSTANT_BYTES:
         return False, f"{kind} of more than {MAX_CONSTANT_BYTES >> 20} MiB"
     flat = tensor.detach().as_strided((span,), (1,)).cpu()
-    data = bytes(flat.view(torch.uint8).tolist()) if span else b""
+    data = ctypes.string_at(flat.data_ptr(), span * flat.element_size()) if span else b""
     packed = base64.b64encode(zlib.compress(data)).decode()
     text = f'constant({tensor.dtype}, {tuple(tensor.shape)}, {tensor.stride()}, "{packed}")'
     return True, text if tensor.device.type == "cpu" else f"{text}.to(DEVICE)"
