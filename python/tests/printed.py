@@ -257,7 +257,9 @@ def main():
     record("complex", complex_numbers, x)
     record("empty", empty, x)
     record("dropout", lambda x: (F.dropout(x, 0.5), torch.rand_like(x) + 1), x)
-    if not INTERPRETED:
+    if INTERPRETED:
+        record("maps", lambda x: x.t().contiguous(), torch.randn(128, 128).bfloat16(), options={"pointers": "map"})
+    else:
         record("grouped", grouped, torch.randn(2, 4, 9, 9))
         with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
             record("data", data_dependent, x)

@@ -40,7 +40,7 @@ def rows(request, tmp_path_factory):
     printed = lines("printed.py", folder, "interpreted")
     ran = lines("run_printed.py", folder, SHIMS, env={"TRITON_INTERPRET": "1"})
     # Built too, for a GPU that is not there.
-    names = ["attention 0", "rotary archive", "views dynamic 0", "indices 0"]
+    names = ["attention 0", "rotary archive", "maps 0", "indices 0"]
     cache = str(tmp_path_factory.mktemp("triton"))
     for name, row in lines("run_printed.py", folder, "build", *names, env={"TRITON_CACHE_DIR": cache}).items():
         assert row["kernels"] > 0 and not row["failed"], row
