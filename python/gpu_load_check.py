@@ -403,6 +403,8 @@ def group_complex(folder, device):
 
 
 def group_parts(folder, device):
+    # PyTorch's recurrent layers round to TF32 otherwise.
+    torch.backends.cudnn.allow_tf32 = False
     for name in ("parts", "turns", "library"):
         module, cases, _ = models()[name]
         module = copy.deepcopy(module).eval().to(device)

@@ -164,6 +164,8 @@ fn reads(unit: &Unit<'_>) -> Vec<bool> {
                 l.call.iter().for_each(|c| mark(&c.reads()));
             }
             StepKind::Kernel(k) => k.tensors.iter().flatten().for_each(|s| mark(&[*s])),
+            // Refused when it is printed.
+            StepKind::Work(_) => {}
         }
     }
     for o in &program.outputs {
@@ -264,6 +266,11 @@ impl<'a> Printer<'a> {
                     Some(c) => self.call(c)?,
                     None => self.library(&l.op, &l.inputs, &l.outs)?,
                 },
+                StepKind::Work(_) => {
+                    return Err(Error::unsupported(
+                        "work of the host (control flow, functions of the library) is not printed as source yet",
+                    ));
+                }
                 StepKind::Kernel(_) => {
                     return Err(Error::unsupported(
                         "a Triton kernel of the user is not printed as source yet",
@@ -297,6 +304,7 @@ impl<'a> Printer<'a> {
             StepKind::View(v) => v.value == slot,
             StepKind::Library(l) => l.outs.contains(&slot),
             StepKind::Kernel(k) => k.outs.contains(&slot),
+            StepKind::Work(_) => false,
         };
         given || program.steps[..=at].iter().any(|s| made(&s.kind))
     }

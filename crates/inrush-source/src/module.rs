@@ -128,6 +128,7 @@ fn names(device: &str) -> Names {
         "triton",
         "tl",
         "libdevice",
+        "gdc_wait",
         "concurrent",
         "FLAGS",
         "LIBRARIES",
@@ -160,12 +161,22 @@ fn of_gpu(unit: &Unit<'_>, device: &Device) -> Result<String> {
     };
     let torch_name = device.torch_name;
     let index = gpu.device.index;
+    let mut wait = String::new();
+    if gpu.kernels.iter().any(|k| k.programmatic) {
+        wait = format!(
+            "if INTERPRETED:\n\n    \
+                 def gdc_wait():\n        \
+                     \"\"\"Grids run one after the other here.\"\"\"\n\nelse:\n    \
+                 from triton.language.extra.{torch_name} import gdc_wait\n\n\n"
+        );
+    }
     Ok(format!(
         "# Back end, architecture and width of a warp that kernels are built for.\n\
          TARGET = ({}, {arch}, {})\n\
          # Triton's interpreter runs the kernels, over memory of the CPU.\n\
          INTERPRETED = os.environ.get(\"TRITON_INTERPRET\") == \"1\"\n\
          DEVICE = torch.device(\"cpu\") if INTERPRETED else torch.device(\"{torch_name}\", {index})\n\n\n\
+         {wait}\
          def on_device():\n    \
              \"\"\"Makes the device current; work goes to PyTorch's current stream of it.\"\"\"\n    \
              return contextlib.nullcontext() if INTERPRETED else torch.{torch_name}.device(DEVICE)\n\n\n\

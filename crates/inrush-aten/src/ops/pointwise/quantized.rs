@@ -183,7 +183,10 @@ fn choose_rows(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         let error = b.call("aten.add.Scalar", &[steps.into(), bound.clone(), one])?;
         let zero = b.unary("aten.neg.default", steps)?;
         let one = b.int(1);
-        Ok([error, b.call("aten.add.Scalar", &[zero.into(), bound, one])?])
+        Ok([
+            error,
+            b.call("aten.add.Scalar", &[zero.into(), bound, one])?,
+        ])
     };
     let ([low_error, low], [high_error, high]) = (from(ends[0], LEAST)?, from(ends[1], MOST)?);
     let error = b.add(low_error, high_error)?;
