@@ -304,6 +304,12 @@ impl Writer {
         if self.kernels.contains_key(&id(k)) {
             return Ok(());
         }
+        if (self.caps.gpu.as_ref()).is_some_and(|g| k.warps * g.warp > g.max_threads) {
+            return Err(Error::internal(format!(
+                "{} has {} warps, more threads than a program",
+                k.name, k.warps
+            )));
+        }
         let file = format!("kernels/{}.py", k.name);
         std::fs::write(self.folder.join(&file), &k.source).map_err(io)?;
         let arguments: Vec<Json> = (k.arguments.iter())

@@ -48,7 +48,10 @@ pub(crate) fn group(
     let gpu = context.caps.gpu.as_ref();
     let units = gpu.map_or(1, |g| g.multiprocessors as i64);
     let axes = tile_axes(&mut flat, locals)?;
-    let tile = choose(sizes::choose(ex, &axes, &work, units));
+    let mut tile = choose(sizes::choose(ex, &axes, &work, units));
+    // Warps of 64 threads reach the most threads of a program sooner.
+    let most_warps = gpu.map_or(1, |g| g.max_threads / g.warp.max(1));
+    tile.warps = tile.warps.min(most_warps.max(1));
     check_tile(ex, tile, axes.own, &work)?;
 
     let (role, reuse) = if tile.looped {
