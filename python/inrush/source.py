@@ -74,15 +74,17 @@ def tell(compiled: Any, kind: str, folder: str | None) -> None:
     logs = log.output_code.isEnabledFor(logging.INFO)
     if not logs and folder is None:
         return
+    # The source is for readers: what keeps it from being printed must not fail the compile.
     try:
         text = print_graph(compiled, kind)
-    except _native.Error as error:
+        log.output_code.info("%s graph:\n%s", kind, text)
+        if folder is not None:
+            path = os.path.join(folder, "output_code.py")
+            with open(f"{path}.part", "w", encoding="utf-8") as out:
+                out.write(text)
+            os.replace(f"{path}.part", path)
+    except Exception as error:
         log.output_code.info("%s graph: %s", kind, error)
-        return
-    log.output_code.info("%s graph:\n%s", kind, text)
-    if folder is not None:
-        with open(os.path.join(folder, "output_code.py"), "w", encoding="utf-8") as out:
-            out.write(text)
 
 
 def expression(value: Any) -> tuple[bool, str]:
@@ -90,10 +92,12 @@ def expression(value: Any) -> tuple[bool, str]:
     if isinstance(value, torch._ops.OpOverload):
         namespace, name = value._schema.name.split("::")
         return True, f"torch.ops.{namespace}.{name}.{value._overloadname}"
-    if value is None or type(value) in (bool, int, str, complex):
+    if value is None or type(value) in (bool, int, str):
         return True, repr(value)
     if type(value) is float:
-        return True, repr(value) if math.isfinite(value) else f'float("{value}")'
+        return True, _number(value)
+    if type(value) is complex:
+        return True, f"complex({_number(value.real)}, {_number(value.imag)})"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return True, str(value)
     if isinstance(value, torch.device):
@@ -106,6 +110,10 @@ def expression(value: Any) -> tuple[bool, str]:
     if isinstance(value, torch.Tensor):
         return _constant(value)
     return False, f"a constant of type {type(value).__name__}"
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def _constant(tensor: torch.Tensor) -> tuple[bool, str]:

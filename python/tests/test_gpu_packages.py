@@ -100,6 +100,26 @@ def test_complex_numbers(tmp_path):
     check(tmp_path, cases)
 
 
+def viewed_around(_, x):
+    """A view of an input that an earlier step makes and a later one follows."""
+    view = x.t()[1:]
+    rows = torch.nonzero(x[:, 0] > 0).squeeze(1)
+    return view, x[rows] * 2, view + x.sum()
+
+
+def written_around(_, x):
+    """Sizes from data between a write to an input and its next use."""
+    x.mul_(2)
+    rows = torch.nonzero(x[:, 0] > 0).squeeze(1)
+    return x[rows] + x.sum()
+
+
+def test_inputs_are_the_same_before_and_after_sizes_from_data(tmp_path):
+    torch.manual_seed(0)
+    calls = [(torch.randn(6, 5),), (torch.randn(6, 5).abs(),), (-torch.randn(5, 6).abs().T,)]
+    check(tmp_path, [(viewed_around, calls, {}), (written_around, calls, {})])
+
+
 def test_complex_inputs_are_complex(tmp_path):
     package = compiled(tmp_path, Of(lambda _, z: z * 2, 1), (c(4),))
     with Machine(tmp_path) as machine:

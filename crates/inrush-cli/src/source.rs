@@ -9,8 +9,10 @@ use inrush_base::{Error, Result};
 use inrush_compile::Options;
 use inrush_graph::Graph;
 use inrush_host::native::{self, WantedGpu};
+use inrush_package::{cannot_write, write_whole};
 use inrush_runtime::cc;
 use inrush_source::{Code, Object, Unit};
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -30,6 +32,14 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
     progress.step("import".into());
     let archive = session::open_archive(&a.model)?;
     times.stages.push(("import", start.elapsed()));
+    let is_same = |x: &Path, y: &Path| -> Option<bool> {
+        Some(std::fs::canonicalize(x).ok()? == std::fs::canonicalize(y).ok()?)
+    };
+    if is_same(&a.output, &a.model) == Some(true) {
+        return Err(Error::input(format!(
+            "{shown}: the source would replace the archive: name another file with `-o`"
+        )));
+    }
     let from_file = from_file(&a.output, &a.model)?;
     let how = How {
         name: a
@@ -71,8 +81,10 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
         Target::Gpu(w) => of_gpu(archive.graph, w, &how, &progress, &mut times),
     };
     let text = text.map_err(|e| e.in_file(shown.clone()))?;
-    std::fs::write(&a.output, &text)
-        .map_err(|e| Error::machine(format!("{}: {e}", a.output.display())))?;
+    write_whole(&a.output, |f| {
+        f.write_all(text.as_bytes())
+            .map_err(|e| cannot_write(&a.output, &e))
+    })?;
     progress.done();
     let ms = times.compile().as_secs_f64() * 1e3;
     let output = a.output.display().to_string();
@@ -156,7 +168,11 @@ fn of_gpu(
 /// Returns the path of a file from the folder of another one, so that both can be moved together.
 fn from_file(from: &Path, to: &Path) -> Result<String> {
     let whole = |p: &Path| -> Result<PathBuf> {
-        std::path::absolute(p).map_err(|e| Error::machine(format!("{}: {e}", p.display())))
+        // Links and `..` of the folder are resolved; the file itself may not exist yet.
+        let folder = p.parent().filter(|f| !f.as_os_str().is_empty());
+        let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
+        let folder = folder.map_err(|e| Error::machine(format!("{}: {e}", p.display())))?;
+        Ok(folder.join(p.file_name().unwrap_or_default()))
     };
     let (from, to) = (whole(from)?, whole(to)?);
     let folder: Vec<Component<'_>> = from.parent().unwrap_or(&from).components().collect();
@@ -165,5 +181,8 @@ fn from_file(from: &Path, to: &Path) -> Result<String> {
     let mut out = PathBuf::new();
     out.extend(folder[same..].iter().map(|_| Component::ParentDir));
     out.extend(&file[same..]);
-    Ok(out.to_string_lossy().into_owned())
+    let text = out
+        .to_str()
+        .ok_or_else(|| Error::input(format!("{}: a path that is not UTF-8", out.display())))?;
+    Ok(text.to_string())
 }

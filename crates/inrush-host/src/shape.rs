@@ -29,8 +29,17 @@ impl Shape {
     /// Returns the bytes from the first to the last element, both included.
     ///
     /// # Errors
-    /// An input error where they do not fit 64 bits.
+    /// An input error for negative sizes or strides, and where the bytes are more than memory can have.
     pub fn bytes(&self) -> Result<u64> {
+        let beyond = || {
+            Error::input(format!(
+                "a tensor of sizes {:?} and strides {:?} is beyond any memory",
+                self.sizes, self.strides
+            ))
+        };
+        if self.sizes.iter().chain(&self.strides).any(|n| *n < 0) {
+            return Err(beyond());
+        }
         if self.sizes.contains(&0) {
             return Ok(0);
         }
@@ -39,9 +48,13 @@ impl Shape {
             last = (n - 1)
                 .checked_mul(*s)
                 .and_then(|x| last.checked_add(x))
-                .ok_or_else(|| Error::input("a tensor beyond 64 bits"))?;
+                .ok_or_else(beyond)?;
         }
-        Ok((last as u64 + 1) * self.element)
+        (last as u64)
+            .checked_add(1)
+            .and_then(|n| n.checked_mul(self.element))
+            .filter(|n| *n <= isize::MAX as u64)
+            .ok_or_else(beyond)
     }
 
     /// Returns false if strides prove that every element has memory of its own.

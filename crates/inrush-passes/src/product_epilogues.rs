@@ -190,7 +190,10 @@ impl Found {
             return None;
         };
         let same = [bias, a, b].iter().all(|t| t.dtype == out.dtype);
-        (same && bias.sizes.last() == out.sizes.last()).then_some(())?;
+        // Of empty sums PyTorch gives the bias without the activation.
+        let depth = a.sizes.last().and_then(|k| graph.exprs.as_int(*k));
+        (same && depth.is_some_and(|k| k > 0) && bias.sizes.last() == out.sizes.last())
+            .then_some(())?;
         self.out = Some(out.clone());
         Some(())
     }

@@ -72,7 +72,10 @@ impl Row {
         let (bias, a, b) = match (node.op.as_str(), node.args.as_slice()) {
             (MM, [Arg::Value(a), Arg::Value(b)]) => (None, *a, *b),
             (ADDMM, [Arg::Value(bias), Arg::Value(a), Arg::Value(b), factors @ ..]) => {
-                let vector = graph.tensor(*bias).is_ok_and(|t| t.rank() == 1);
+                let dtype = graph.tensor(*a).ok()?.dtype;
+                let vector = graph
+                    .tensor(*bias)
+                    .is_ok_and(|t| t.rank() == 1 && t.dtype == dtype);
                 (vector && factors.iter().all(|f| is_one(graph, f))).then_some(())?;
                 (Some(*bias), *a, *b)
             }
@@ -81,7 +84,8 @@ impl Row {
         let &[out] = node.outs.as_slice() else {
             return None;
         };
-        let (left, right) = (graph.tensor(a).ok()?, graph.tensor(b).ok()?);
+        let [left, right] = [a, b].map(|v| graph.tensor(v).ok().filter(|t| t.rank() == 2));
+        let (left, right) = (left?, right?);
         let out = graph.tensor(out).ok()?.clone();
         let is_one = |e: Expr| graph.exprs.is_int(e, 1);
         let same = left.dtype == out.dtype && right.dtype == out.dtype;

@@ -19,7 +19,7 @@ impl Lowered {
         self.check_within(0)
     }
 
-    /// Likewise; `depth` programs are around this one.
+    /// Checks a program that `depth` programs are around.
     pub(crate) fn check_within(&self, depth: usize) -> Result<()> {
         let p = &self.program;
         let damaged = |what: &str| Error::input(format!("a host program is damaged: {what}"));
@@ -70,7 +70,7 @@ impl Lowered {
                     (reads, &l.outs)
                 }
                 StepKind::Work(w) => {
-                    w.verify((p.slots, p.sizes.len()), depth)?;
+                    w.verify((p.slots, p.sizes.len(), p.symbols.len()), depth)?;
                     (w.reads(), w.fills())
                 }
                 StepKind::Call(_) | StepKind::Kernel(_) => {

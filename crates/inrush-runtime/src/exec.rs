@@ -204,7 +204,10 @@ impl Model {
         let mut output_bytes = vec![0; p.outputs.len()];
         for b in &p.buffers {
             if let Place::Output { output } = b.place {
-                output_bytes[output as usize] = bytes(sizes[b.bytes.0 as usize], &b.name)?;
+                // The largest of its buffers: a damaged program may have several.
+                let own = bytes(sizes[b.bytes.0 as usize], &b.name)?;
+                let most: &mut usize = &mut output_bytes[output as usize];
+                *most = own.max(*most);
             }
         }
         let mut steps = Vec::with_capacity(p.steps.len());

@@ -1,9 +1,10 @@
 //! Calls of library functions, on the buffers of a program.
 
+use crate::tensor::extent;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_cpu::Pool;
 use inrush_library::{Call, Function, Input, Output};
-use inrush_program::{BufferId, LibraryCall, Operand, Program};
+use inrush_program::{BufferId, InputType, LibraryCall, Operand, Place, Program, SizeId};
 
 /// A library call with its function and sizes.
 pub(crate) struct PlannedLibrary {
@@ -24,7 +25,7 @@ struct Tensor {
 }
 
 impl Tensor {
-    /// Reads the sizes of an operand, which must be within its buffer.
+    /// Reads the sizes of an operand, which must be within its buffer and the memory that the buffer is in.
     fn new(program: &Program, o: &Operand, sizes: &[i64]) -> Result<Tensor> {
         let buffer = &program.buffers[o.buffer as usize];
         let dtype = buffer.dtype.0;
@@ -33,7 +34,7 @@ impl Tensor {
             .try_fold(dtype.size(), |p, n| {
                 p.checked_mul(usize::try_from(*n).ok()?)
             })
-            .filter(|n| i64::try_from(*n).is_ok_and(|n| n <= sizes[buffer.bytes.0 as usize]));
+            .filter(|n| locate(program, o.buffer, sizes).is_some_and(|l| *n <= l.room));
         let bytes = bytes.ok_or_else(|| {
             Error::input(format!(
                 "the program is damaged: a library function takes more than `{}` holds",
@@ -63,6 +64,92 @@ impl Tensor {
     }
 }
 
+/// Where a buffer is: the memory, the bytes before the buffer there, and the bytes from its start that the program says are there.
+struct Located<'a> {
+    place: &'a Place,
+    from: usize,
+    room: usize,
+}
+
+/// Finds the memory of a buffer. Functions of the library trust it, and a program may come from a file; `None` where that is damaged.
+fn locate<'a>(program: &'a Program, buffer: BufferId, sizes: &[i64]) -> Option<Located<'a>> {
+    let size = |id: SizeId| usize::try_from(*sizes.get(id.0 as usize)?).ok();
+    let (mut at, mut from, mut room) = (buffer, 0usize, usize::MAX);
+    loop {
+        let b = program.buffers.get(at as usize)?;
+        room = room.min(size(b.bytes)?.checked_sub(from)?);
+        let place = &b.place;
+        match place {
+            // An alias comes after its storage.
+            Place::Alias { of, offset } if *of < at => {
+                from = from.checked_add(size(*offset)?)?;
+                at = *of;
+                continue;
+            }
+            Place::Alias { .. } => return None,
+            Place::Arena { offset } => {
+                from = from.checked_add(size(*offset)?)?;
+                room = room.min(size(program.arena_bytes)?.checked_sub(from)?);
+            }
+            Place::Input { input } => {
+                let whole = input_bytes(program, *input, sizes)?;
+                room = room.min(whole.checked_sub(from)?);
+            }
+            // The executor allocates an output for the largest of its buffers.
+            Place::Output { .. } | Place::Weight(_) | Place::Persistent { .. } => {}
+        }
+        return Some(Located { place, from, room });
+    }
+}
+
+/// Returns the bytes of an input, from its first to its last element.
+fn input_bytes(program: &Program, input: u32, sizes: &[i64]) -> Option<usize> {
+    let InputType::Tensor {
+        dtype,
+        sizes: of,
+        strides,
+    } = &program.inputs.get(input as usize)?.ty
+    else {
+        return None;
+    };
+    let all = |ids: &[SizeId]| -> Option<Vec<i64>> {
+        let one = |id: &SizeId| sizes.get(id.0 as usize).copied().filter(|n| *n >= 0);
+        ids.iter().map(one).collect()
+    };
+    extent(&all(of)?, &all(strides)?)?.checked_mul(dtype.0.size())
+}
+
+/// Checks that what a function writes shares no bytes with its other operands.
+fn check_apart(program: &Program, call: [&[Tensor]; 2], sizes: &[i64]) -> Result<()> {
+    let damaged = |what: &str| Error::input(format!("the program is damaged: {what}"));
+    let located = |t: &Tensor| {
+        let found = locate(program, t.buffer, sizes);
+        found
+            .map(|l| (l, t.bytes))
+            .ok_or_else(|| damaged("a buffer of a library function"))
+    };
+    let [read, written] = call.map(|all| all.iter().map(located).collect::<Result<Vec<_>>>());
+    let (read, written) = (read?, written?);
+    for (k, (out, bytes)) in written.iter().enumerate() {
+        let shares = |(other, n): &(Located, usize)| {
+            // An empty tensor has no bytes to share.
+            same_memory(out.place, other.place)
+                && (*n > 0 && *bytes > 0)
+                && out.from < other.from + n
+                && other.from < out.from + bytes
+        };
+        if written[k + 1..].iter().chain(&read).any(shares) {
+            return Err(damaged("a library function writes what it reads"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for two places in one memory.
+fn same_memory(a: &Place, b: &Place) -> bool {
+    matches!((a, b), (Place::Arena { .. }, Place::Arena { .. })) || a == b
+}
+
 impl PlannedLibrary {
     /// Finds the function and evaluates the sizes of its tensors.
     ///
@@ -79,11 +166,13 @@ impl PlannedLibrary {
             let one = |o: &Operand| Tensor::new(program, o, sizes);
             operands.iter().map(one).collect()
         };
+        let (inputs, outputs) = (all(&c.inputs)?, all(&c.outputs)?);
+        check_apart(program, [&inputs, &outputs], sizes)?;
         Ok(PlannedLibrary {
             function,
             params: c.params.iter().map(|p| (*p).into()).collect(),
-            inputs: all(&c.inputs)?,
-            outputs: all(&c.outputs)?,
+            inputs,
+            outputs,
             origins: c.origins.join(", "),
         })
     }
@@ -107,7 +196,7 @@ impl PlannedLibrary {
                 Ok(Output {
                     dtype: t.dtype,
                     sizes: &t.sizes,
-                    // SAFETY: as above; the plan's verifier has outputs share no bytes with each other or with inputs.
+                    // SAFETY: as above; outputs share no bytes with each other or with inputs (checked likewise).
                     bytes: unsafe { std::slice::from_raw_parts_mut(at, t.bytes) },
                 })
             })

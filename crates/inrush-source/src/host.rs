@@ -44,6 +44,7 @@ struct Printer<'a> {
     read: Vec<bool>,
     sizes: Sizes<'a>,
     lines: Vec<Line>,
+    names: Names,
     has_weights: bool,
 }
 
@@ -122,6 +123,7 @@ pub(crate) fn call(unit: &Unit<'_>, kernels: &Kernels<'_>, module: &mut Names) -
         symbols,
         read,
         lines: Vec::new(),
+        names,
         has_weights: !printed.weights.is_empty(),
     };
     printed.call = printer.print(&functions, !printed.loads.is_empty())?;
@@ -247,8 +249,9 @@ impl<'a> Printer<'a> {
         self.constants()?;
         self.expect_inputs();
         self.bind_symbols(None);
-        self.lines.push(Line::Sizes(0));
+        // Integers of segments have lines of the segments' size arithmetic, under the same names.
         self.expect_ints()?;
+        self.lines.push(Line::Sizes(0));
         if self.has_weights {
             self.line("if not WEIGHTS:".into());
             self.line("    load_weights()".into());
@@ -614,18 +617,38 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints the new contents of inputs and weights, and the results.
+    /// Prints the new contents of inputs and weights, and the results. What writes may change is copied before the first of them.
     fn outputs(&mut self) -> Result<()> {
+        let program = self.unit.program;
         let mut results = Vec::new();
         let mut writes = Vec::new();
-        for o in &self.unit.program.outputs {
+        let written: Vec<usize> = (program.outputs.iter())
+            .filter_map(|o| match o {
+                Out::Mutation { into, .. } => Some(*into),
+                _ => None,
+            })
+            .collect();
+        let changes = |slot: usize| {
+            let untouched = program.inputs.contains(&slot) && !written.contains(&slot);
+            !written.is_empty() && is_foreign(self.unit, slot) && !untouched
+        };
+        let kept: Vec<bool> = (0..program.slots).map(changes).collect();
+        for o in &program.outputs {
             match o {
+                Out::Slot(s) if kept[*s] => {
+                    let name = self.copied(*s);
+                    results.push(name);
+                }
                 Out::Slot(s) => results.push(self.slots[*s].clone()),
                 Out::Size(id) => results.push(self.sizes.get(*id)?),
                 Out::Constant(o) => results.push(self.object(*o)?),
                 Out::Mutation { value, into } => {
-                    let (value, into) = (&self.slots[*value], &self.slots[*into]);
-                    writes.push(format!("{into}.copy_({value})"));
+                    let value = if is_foreign(self.unit, *value) {
+                        self.copied(*value)
+                    } else {
+                        self.slots[*value].clone()
+                    };
+                    writes.push(format!("{}.copy_({value})", self.slots[*into]));
                 }
             }
         }
@@ -634,6 +657,14 @@ impl<'a> Printer<'a> {
         }
         self.line(format!("return {}", tuple(&results)));
         Ok(())
+    }
+
+    /// Prints a copy of a value and returns its name.
+    fn copied(&mut self, slot: usize) -> String {
+        let value = self.slots[slot].clone();
+        let name = self.names.fresh(&format!("{value}_now"));
+        self.line(format!("{name} = {value}.clone()"));
+        name
     }
 
     /// Prints the function that draws inputs.
@@ -649,7 +680,7 @@ impl<'a> Printer<'a> {
         }
         let mut values = Vec::new();
         for (at, slot) in self.unit.program.inputs.iter().enumerate() {
-            let name = &self.slots[*slot];
+            let name = &self.slots[*slot].clone();
             let value = match self.spec(at) {
                 Spec::Tensor {
                     segment,
@@ -662,14 +693,13 @@ impl<'a> Printer<'a> {
                         None => Sizes::new(&self.unit.program.sizes, &self.known())?,
                     };
                     let (n, by) = (tuple(&own.all(sizes)?), tuple(&own.all(strides)?));
-                    body.extend(own.definitions(0));
-                    format!("drawn({}, {n}, {by})", dtype(d))
+                    let made = format!("drawn({}, {n}, {by})", dtype(d));
+                    self.defined(name, made, own.definitions(0), &mut body)
                 }
                 Spec::Int(Some((s, value))) => {
                     let mut own = self.sizes_of(s)?;
                     let value = own.get(value)?;
-                    body.extend(own.definitions(0));
-                    value
+                    self.defined(name, value, own.definitions(0), &mut body)
                 }
                 Spec::Int(None) => {
                     let symbols = self.unit.program.symbols.iter();
@@ -700,6 +730,24 @@ impl<'a> Printer<'a> {
         }
         text.push_str("    ]\n\n\n");
         Ok(text)
+    }
+
+    /// Returns an expression over `lines`. The next input may define lines of the same names, so it becomes a variable where there are
+    /// some.
+    fn defined(
+        &mut self,
+        name: &str,
+        value: String,
+        lines: Vec<String>,
+        body: &mut Vec<String>,
+    ) -> String {
+        if lines.is_empty() {
+            return value;
+        }
+        body.extend(lines);
+        let drawn = self.names.fresh(name);
+        body.push(format!("{drawn} = {value}"));
+        drawn
     }
 
     fn known(&self) -> Vec<(String, usize)> {

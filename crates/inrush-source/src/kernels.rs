@@ -65,7 +65,8 @@ impl<'a> Kernels<'a> {
         _ = writeln!(text, "LIBRARIES = [{}]", list(libraries));
         text.push_str("PIECES = [\n");
         for piece in &unit.program.pieces {
-            let is_raw = !piece.contains("'''") && piece.ends_with('\n');
+            let is_raw =
+                !piece.contains("'''") && !piece.contains(['\r', '\0']) && piece.ends_with('\n');
             _ = if is_raw {
                 writeln!(text, "    r'''{piece}''',")
             } else {
@@ -170,7 +171,7 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// Returns the kernels that steps name, in order, and whether each takes the sums of products.
+/// Returns the kernels that steps name, in order, each with true if it takes the sums of products.
 fn used<'a>(unit: &Unit<'a>) -> Vec<(&'a Kernel, bool)> {
     let mut out = Vec::new();
     for step in &unit.program.steps {

@@ -41,6 +41,7 @@ pub struct Unit<'a> {
     pub name: &'a str,
     /// Name of the target, for readers.
     pub target: &'a str,
+    /// The steps of a call.
     pub program: &'a HostProgram,
     /// The host's objects, by position.
     pub objects: &'a [Object],
@@ -48,6 +49,7 @@ pub struct Unit<'a> {
     pub inputs: &'a [String],
     /// Path of the archive that has the weights, from the folder of the file.
     pub archive: Option<&'a str>,
+    /// How its kernels are built.
     pub code: Code<'a>,
 }
 

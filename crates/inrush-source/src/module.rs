@@ -255,7 +255,7 @@ fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
         "\"\"\"Source of {name} as compiled by inrush for {}.\n\n\
          Run it to see its outputs and the time of a call on drawn inputs, or import it and use `call(*inputs)`.\n\
          It needs {needs}.{weights}\n\"\"\"\n\n",
-        unit.target,
+        plain(unit.target),
     );
     for module in MODULES {
         if names_module(text, module) {

@@ -517,7 +517,8 @@ impl<'a, 'k> Printer<'a, 'k> {
                 {
                     return Ok(given);
                 }
-                given
+                // The tensor as the program expects it, which may be a copy of what was given.
+                self.params[at].clone().unwrap_or(given)
             }
             Place::Output { output } => {
                 let output = *output as usize;

@@ -112,14 +112,12 @@ impl<'a> Sizes<'a> {
             && let Some(n) = self.constant(factor).filter(|n| n % whole == 0)
         {
             let text = self.get(other)?;
-            let text = if self.texts[other.0 as usize].binds < Binds::Product {
-                format!("({text})")
-            } else {
-                text
-            };
+            // Quotients and remainders bind as products do, from the left.
+            let is_atom = self.texts[other.0 as usize].binds == Binds::Atom;
             return Ok(match n / whole {
                 1 => text,
-                n => format!("{n} * {text}"),
+                n if is_atom => format!("{n} * {text}"),
+                n => format!("{n} * ({text})"),
             });
         }
         let text = self.get(id)?;
@@ -214,11 +212,12 @@ mod tests {
             Size::Mul(id(1), id(0)),
             Size::Add(id(0), id(8)),
             Size::Add(id(7), id(3)),
+            Size::Const(16),
+            Size::Mod(id(0), id(11)),
+            Size::Mul(id(11), id(12)),
         ];
         let mut sizes = Sizes::new(&lines, &[("n".into(), 0)]).unwrap();
-        let got: Vec<String> = (2..lines.len() as u32)
-            .map(|k| sizes.get(id(k)).unwrap())
-            .collect();
+        let got: Vec<String> = (2..11).map(|k| sizes.get(id(k)).unwrap()).collect();
         let expected = [
             "n - 3",
             "(n - 3) * n",
@@ -236,6 +235,8 @@ mod tests {
             ["z10 = min(n - 3, (n - 3) * n % -3) + (n - 3) * n"]
         );
         assert_eq!(sizes.divided(id(2), 4).unwrap(), "(n - 3) // 4");
+        assert_eq!(sizes.divided(id(13), 4).unwrap(), "4 * (n % 16)");
+        assert_eq!(sizes.divided(id(13), 16).unwrap(), "n % 16");
     }
 
     #[test]

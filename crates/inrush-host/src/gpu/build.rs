@@ -10,7 +10,7 @@ use inrush_runtime::triton::{Binary, MachineCode, Pool};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Returns the binaries of a program's kernels, and whether all of them were there already.
+/// Returns the binaries of a program's kernels, and true if all of them were there already.
 pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
     let sources: Vec<_> = gpu.kernels.iter().collect();
     let (results, cached) = pool.build_all(&sources, &gpu.target);

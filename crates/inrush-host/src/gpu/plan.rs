@@ -351,8 +351,11 @@ impl Planner<'_> {
                     // A view for the host alone.
                     None => return Ok(()),
                 };
-                let offset = self.size(v.offset)? as u64 * element;
-                self.root.insert(v.value, (root, from + offset));
+                let offset = u64::try_from(self.size(v.offset)?).ok();
+                let at = (offset.and_then(|o| o.checked_mul(element)))
+                    .and_then(|o| o.checked_add(from))
+                    .ok_or_else(|| Error::input("a view begins outside of its tensor"))?;
+                self.root.insert(v.value, (root, at));
             }
             StepKind::Kernel(k) => {
                 for (w, out) in k.written.iter().zip(&k.outs) {

@@ -480,6 +480,10 @@ impl<'a> CallState<'a> {
             frame.bases[slot] = self.parts.set.address(e);
             return Ok(());
         }
+        if frame.bases[slot] != 0 {
+            // Brought for an earlier step: views point there, and steps may have written it.
+            return Ok(());
+        }
         let given = match &self.made[slot] {
             Some(t) if t.sizes == shape.sizes.as_slice() && dtype_code(t.dtype) == shape.dtype => {
                 Some(Given::Device(t))
@@ -604,8 +608,18 @@ impl<'a> CallState<'a> {
             sizes: v.sizes.clone(),
             strides: v.strides.clone(),
         };
-        let offset = v.offset.max(0) as u64 * element;
-        self.views[v.slot] = Some((base + offset, shape, root));
+        let leaves = || {
+            Error::input(format!(
+                "a view of sizes {:?} and strides {:?} from element {} leaves its tensor",
+                v.sizes, v.strides, v.offset
+            ))
+        };
+        let offset = u64::try_from(v.offset).ok();
+        let offset = offset.and_then(|o| o.checked_mul(element));
+        let address = offset
+            .and_then(|o| base.checked_add(o))
+            .ok_or_else(leaves)?;
+        self.views[v.slot] = Some((address, shape, root));
         Ok(())
     }
 
@@ -759,21 +773,18 @@ impl<'a> CallState<'a> {
         for (into, from, shape, staged) in all {
             let want = self.known_shape(into)?;
             let want = want.ok_or_else(|| Error::internal("a weight without a layout"))?;
-            if want.dtype != shape.dtype
-                || want.sizes != shape.sizes
-                || !same_strides(&want.sizes, &want.strides, &shape.strides)
-            {
-                return Err(Error::unsupported(format!(
-                    "new contents of strides {:?} for a tensor of strides {:?}",
-                    shape.strides, want.strides
+            if want.dtype != shape.dtype || want.sizes != shape.sizes {
+                return Err(Error::input(format!(
+                    "new contents of sizes {:?} for a tensor of sizes {:?}",
+                    shape.sizes, want.sizes
                 )));
             }
             match self.parts.executable.plan.of_slot(into) {
-                // SAFETY: both have the same shape; the weight is the model's.
+                // SAFETY: both have this dtype and these sizes; the weight is the model's.
                 Some(e) => unsafe {
-                    process.copy(self.parts.set.address(e), from, want.bytes()?)?;
+                    process.copy_tensor((self.parts.set.address(e), &want), (from, &shape))?;
                 },
-                None => self.write_argument(process, into, &want, from)?,
+                None => self.write_argument(process, into, &shape, from)?,
             }
             drop(staged);
         }

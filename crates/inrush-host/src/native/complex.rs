@@ -107,7 +107,12 @@ pub(super) fn outputs(lowered: &Lowered, outputs: Vec<Output>) -> Result<Vec<Out
 
 /// Returns pairs as complex numbers.
 fn joined(mut t: DeviceTensor, dtype: DType) -> Result<DeviceTensor> {
-    let pairs = t.sizes.pop() == Some(2)
+    let part = match dtype {
+        DType::C64 => DType::F32,
+        _ => DType::F64,
+    };
+    let pairs = t.dtype == part
+        && t.sizes.pop() == Some(2)
         && t.strides.pop() == Some(1)
         && (t.sizes.iter().zip(&t.strides)).all(|(n, s)| *n <= 1 || s % 2 == 0);
     if !pairs {

@@ -17,7 +17,7 @@ use super::tensor::{Argument, DeviceTensor, Output};
 use crate::gpu::Frame;
 use crate::host::Host;
 use crate::program::{Layout, Read, Segment, StepKind};
-use crate::shape::{Shape, dtype_code};
+use crate::shape::{Shape, dtype_code, dtype_of};
 use inrush_base::{Error, Result, Scalar, same_strides};
 use inrush_program::parts::{Dynamic, Work};
 use inrush_program::{SizeId, evaluate_known, solve};
@@ -100,6 +100,19 @@ impl Flow for Control<'_, '_, '_> {
             sizes: sizes.as_slice().into(),
             strides: strides.as_slice().into(),
         };
+        // Turns are copied to their places whole, with what is between their elements.
+        let turn = Shape {
+            sizes: shape.sizes[1..].into(),
+            strides: shape.strides[1..].into(),
+            ..shape.clone()
+        };
+        let apart = (strides[0] as u64).checked_mul(shape.element);
+        let of_turn = turn.bytes()?;
+        if turns > 1 && apart.is_none_or(|n| n < of_turn) {
+            return Err(Error::input(format!(
+                "a scan stacks turns within each other: sizes {sizes:?}, strides {strides:?}"
+            )));
+        }
         let made = self.process.new_tensor(&shape)?;
         Ok(Output::Device(self.call.owned(made, &shape)?))
     }
@@ -123,6 +136,11 @@ impl Flow for Control<'_, '_, '_> {
             (self.process).copy_tensor((to.address, &to.shape()), (from.address, &from.shape()))
         }
     }
+}
+
+/// Returns the name of a dtype by its number, for errors.
+fn dtype_name(code: i32) -> &'static str {
+    dtype_of(code).map_or("another dtype", |d| d.torch_name())
 }
 
 /// Copies a tensor to the host once the work of the call's stream is done.
@@ -334,27 +352,29 @@ impl<'a> CallState<'a> {
             if s.after != Some(step) {
                 continue;
             }
-            let value = match (s.read, self.number(s.slot), self.made_sizes(s.slot)) {
-                (Read::Int, Some(Value::Int(v) | Value::Scalar(Scalar::Int(v))), _) => v,
-                (
-                    Read::Dim {
-                        dim,
-                        factor,
-                        offset,
-                    },
-                    _,
-                    Some(sizes),
-                ) => {
-                    let size = sizes.get(dim).copied();
-                    let solved = size.and_then(|n| solve(n, factor, offset));
-                    solved.ok_or_else(|| {
+            let value =
+                match (s.read, self.number(s.slot), self.made_sizes(s.slot)) {
+                    (Read::Int, Some(Value::Int(v) | Value::Scalar(Scalar::Int(v))), _) => v,
+                    (
+                        Read::Dim {
+                            dim,
+                            factor,
+                            offset,
+                        },
+                        _,
+                        Some(sizes),
+                    ) => {
+                        let size = sizes.get(dim).copied();
+                        let solved = size.and_then(|n| solve(n, factor, offset));
+                        solved.ok_or_else(|| {
+                        let name = executable.bounds[k].as_ref().map_or("a size", |b| b.0.as_str());
                         Error::input(format!(
-                            "a size has no value: {size:?} is not {factor} times it plus {offset}"
+                            "`{name}` has no value: {size:?} is not {factor} times it plus {offset}"
                         ))
                     })?
-                }
-                _ => return Err(Error::internal("a symbol is read from nothing")),
-            };
+                    }
+                    _ => return Err(Error::internal("a symbol is read from nothing")),
+                };
             if let Some((name, lower, upper)) = &executable.bounds[k]
                 && !(*lower..=*upper).contains(&value)
             {
@@ -396,8 +416,21 @@ impl<'a> CallState<'a> {
                 continue;
             };
             let have = t.shape();
+            // PyTorch exports the counts of `unique` and `bincount` with the dtype of the elements.
+            let promised = !matches!(**work, Work::Dynamic(_));
+            let differs = have.dtype != want.dtype || have.sizes.len() != want.sizes.len();
+            if promised && differs {
+                return Err(Error::input(format!(
+                    "it gives {} of sizes {:?}, the program expects {} of sizes {:?}",
+                    dtype_name(have.dtype),
+                    have.sizes,
+                    dtype_name(want.dtype),
+                    want.sizes
+                ))
+                .context(work.origin()));
+            }
             // Exports may be wrong about sizes that nothing reads; what reads it, checks it.
-            if have.dtype != want.dtype || have.sizes != want.sizes {
+            if differs || have.sizes != want.sizes {
                 continue;
             }
             if same_strides(&have.sizes, &have.strides, &want.strides) {

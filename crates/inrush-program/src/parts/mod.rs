@@ -21,7 +21,7 @@ mod work;
 
 pub use work::Work;
 
-/// Programs in parts within programs in parts.
+/// Levels of programs within programs. Bounds recursion over packages, which are untrusted.
 pub const MOST_NESTED: usize = 8;
 
 /// The steps of a call.

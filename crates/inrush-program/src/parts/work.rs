@@ -56,7 +56,7 @@ impl<P> Work<P> {
         }
     }
 
-    /// Likewise.
+    /// Returns the same programs, to be changed.
     pub fn bodies_mut(&mut self) -> Vec<&mut Body<P>> {
         match self {
             Work::Dynamic(_) | Work::Library { .. } => Vec::new(),
@@ -104,12 +104,16 @@ impl<P> Work<P> {
 }
 
 impl Work<Lowered> {
-    /// Checks work of a program for a device, which may come from a file: slots and sizes are within `slots` and `sizes`. `depth`
+    /// Checks work of a program for a device, which may come from a file: slots, sizes and symbols are among so many. `depth`
     /// programs are around the one with the work.
     ///
     /// # Errors
     /// An input error.
-    pub(crate) fn verify(&self, (slots, sizes): (usize, usize), depth: usize) -> Result<()> {
+    pub(crate) fn verify(
+        &self,
+        (slots, sizes, symbols): (usize, usize, usize),
+        depth: usize,
+    ) -> Result<()> {
         let slot = |s: &usize| need(*s < slots, "a slot is missing");
         let size = |id: &SizeId| need((id.0 as usize) < sizes, "a size is missing");
         self.reads().iter().try_for_each(slot)?;
@@ -141,7 +145,7 @@ impl Work<Lowered> {
                 Param::Size(id) => size(id),
                 Param::Num(_) | Param::None => Ok(()),
             }),
-            Work::Library { segment, .. } => verify_library(segment),
+            Work::Library { segment, .. } => verify_library(segment, symbols),
             Work::Cond(c) => {
                 body(&c.then, (0, 0), c.outs.len())?;
                 body(&c.otherwise, (0, 0), c.outs.len())
@@ -181,9 +185,11 @@ fn need(holds: bool, what: &str) -> Result<()> {
 }
 
 /// Checks a segment of calls of the library.
-fn verify_library(s: &Segment) -> Result<()> {
+fn verify_library(s: &Segment, symbols: usize) -> Result<()> {
     let p = &s.program;
     p.verify()?;
+    let known = (s.symbols.iter()).all(|k| usize::try_from(*k).is_ok_and(|k| k < symbols));
+    need(known, "a size is missing")?;
     let alone = p.parts.is_none()
         && p.load_steps.is_empty()
         && p.kernels.is_empty()

@@ -165,7 +165,8 @@ pub fn segment_integers(s: &Segment, symbols: &[Option<i64>]) -> Result<Vec<Valu
                 "a segment takes an integer that is no symbol",
             ));
         };
-        let known = symbols[s.symbols[k as usize] as usize];
+        let outer = s.symbols.get(k as usize).copied();
+        let known = outer.and_then(|k| symbols.get(k as usize).copied().flatten());
         known
             .map(Value::Int)
             .ok_or_else(|| Error::internal("a symbol is not known yet"))

@@ -61,7 +61,11 @@ fn quantize(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         other => return Err(Error::input(format!("quantising {other}, not float32"))),
     }
     let (scale, zero) = parameters(b, args)?;
-    let inverse = b.unary("aten.reciprocal.default", scale)?;
+    let mut inverse = b.unary("aten.reciprocal.default", scale)?;
+    if b.rank(x)? == 0 {
+        // A number does not widen a tensor without dimensions.
+        inverse = b.cast(inverse, DType::F32)?;
+    }
     let y = b.mul(x, inverse)?;
     let mut y = b.unary("aten.round.default", y)?;
     if let Some(zero) = zero {
