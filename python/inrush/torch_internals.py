@@ -31,7 +31,8 @@ def name_of_graph(gm: Any) -> str | None:
 
 def name_in_code(gm: Any) -> str | None:
     """Returns that name of a graph of which no capture is kept, too."""
-    return name_of_graph(gm) or gm.meta.get("backend_id")
+    # What stands for a graph module, as in compiled autograd, may have no notes.
+    return name_of_graph(gm) or getattr(gm, "meta", {}).get("backend_id")
 
 
 def names_of_graphs(compiled: Any) -> list[str]:
