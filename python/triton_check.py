@@ -101,10 +101,7 @@ def run(folder, index, args):
     def kernel(name):
         if name not in modules:
             module = load(folder, index["kernels"][name], name)
-            if hasattr(module, "gdc_wait"):
-                module.gdc_wait = lambda: None
-            if hasattr(module, "libdevice"):
-                module.libdevice = shims.libdevice()
+            shims.supply(module)
             modules[name] = module
         return getattr(modules[name], index["kernels"][name]["function"])
 

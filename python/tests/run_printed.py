@@ -56,11 +56,10 @@ def build(module):
 def main():
     folder, *rest = sys.argv[1:]
     builds = rest[0] == "build" if rest else False
-    libdevice = None
+    shims = None
     if rest and not builds:
         shims = load(rest[0])
         shims.patch()
-        libdevice = shims.libdevice()
     for name in rest[1:] if builds else sorted(os.listdir(folder)):
         row = {"name": name, "failed": None, "kernels": 0}
         if not os.path.exists(os.path.join(folder, name, "case.pt")):
@@ -70,8 +69,8 @@ def main():
             if builds:
                 row["kernels"] = build(module)
             else:
-                if libdevice is not None and hasattr(module, "libdevice"):
-                    module.libdevice = libdevice
+                if shims is not None:
+                    shims.supply(module)
                 compare(module, torch.load(os.path.join(folder, name, "case.pt"), weights_only=False))
                 module.inputs()
         except Exception as error:

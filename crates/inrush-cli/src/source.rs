@@ -4,11 +4,11 @@ use crate::args::CompileArgs;
 use crate::out::say;
 use crate::package::{Target, libraries};
 use crate::progress::Progress;
-use crate::session::{self, Times, Watch};
+use crate::session::{self, Times};
+use crate::triton::{Gpu, lower};
 use inrush_base::{Error, Result};
-use inrush_compile::Options;
 use inrush_graph::Graph;
-use inrush_host::native::{self, WantedGpu};
+use inrush_host::native::WantedGpu;
 use inrush_package::{cannot_write, write_whole};
 use inrush_runtime::cc;
 use inrush_source::{Code, Object, Unit};
@@ -142,20 +142,13 @@ fn of_gpu(
     progress: &Progress,
     times: &mut Times,
 ) -> Result<String> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = Options {
-        threads: threads.min(8),
+    let gpu = Gpu {
+        caps: &w.caps,
+        target: &w.gpu.build,
+        device: w.device,
         libraries: libraries(w, how.no_libraries),
-        verify: session::verify(),
-        ..Options::default()
     };
-    let mut watch = Watch {
-        times,
-        progress,
-        start: Instant::now(),
-    };
-    let target = (&w.caps, &w.gpu.build);
-    let lowered = native::compile(graph, target, w.device, &options, &mut watch)?;
+    let lowered = lower(graph, &gpu, progress, times)?;
     let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
     let device =
         inrush_devices::by_name(&w.gpu.kind).ok_or_else(|| Error::internal("a GPU of no kind"))?;

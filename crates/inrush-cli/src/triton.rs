@@ -108,14 +108,13 @@ pub(crate) struct Gpu<'a> {
     pub(crate) libraries: Libraries,
 }
 
-/// Compiles a graph for a GPU and builds its kernels. Returns true with them if all were in the cache.
-pub(crate) fn compile(
+/// Compiles a graph for a GPU. No kernel is built.
+pub(crate) fn lower(
     graph: Graph,
     gpu: &Gpu<'_>,
-    pool: &Pool,
     progress: &Progress,
     times: &mut Times,
-) -> Result<(Lowered, Vec<Binary>, bool)> {
+) -> Result<Lowered> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
         threads: threads.min(8),
@@ -128,13 +127,19 @@ pub(crate) fn compile(
         progress,
         start: Instant::now(),
     };
-    let lowered = native::compile(
-        graph,
-        (gpu.caps, gpu.target),
-        gpu.device,
-        &options,
-        &mut watch,
-    )?;
+    let target = (gpu.caps, gpu.target);
+    native::compile(graph, target, gpu.device, &options, &mut watch)
+}
+
+/// Compiles a graph for a GPU and builds its kernels. Returns true with them if all were in the cache.
+pub(crate) fn compile(
+    graph: Graph,
+    gpu: &Gpu<'_>,
+    pool: &Pool,
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<(Lowered, Vec<Binary>, bool)> {
+    let lowered = lower(graph, gpu, progress, times)?;
     let start = Instant::now();
     progress.step(format!(
         "build: {} kernels by Triton",

@@ -29,6 +29,8 @@ use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 const ACTIVATION: &str = "aten._addmm_activation.default";
+const RELU: &str = "aten.relu.default";
+const GELU: &str = "aten.gelu.default";
 const MM: &str = "aten.mm.default";
 const VIEWS: [&str; 2] = ["aten.view.default", "aten._unsafe_view.default"];
 
@@ -42,6 +44,9 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(graph: &mut Graph, cx: &Context) {
+    if !graph.nodes.iter().any(|n| n.op == RELU || n.op == GELU) {
+        return;
+    }
     let readers = Readers::of(graph);
     let makers: FxHashMap<ValueId, usize> = (graph.nodes.iter().enumerate())
         .flat_map(|(at, n)| n.outs.iter().map(move |v| (*v, at)))
@@ -94,8 +99,8 @@ impl Search<'_> {
         let node = &self.graph.nodes[at];
         let mut found = Found::default();
         let x = match (node.op.as_str(), node.args.as_slice()) {
-            ("aten.relu.default", [Arg::Value(x)]) => *x,
-            ("aten.gelu.default", [Arg::Value(x), Arg::Str(way)]) if way.as_str() == "tanh" => {
+            (RELU, [Arg::Value(x)]) => *x,
+            (GELU, [Arg::Value(x), Arg::Str(way)]) if way.as_str() == "tanh" => {
                 found.gelu = true;
                 *x
             }

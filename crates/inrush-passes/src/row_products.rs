@@ -29,13 +29,13 @@
 //! %10 y: f16[1, 16] = prims.convert_element_type.default(%9, f16)
 //! ```
 
+use crate::split_addmm::is_sum_with_bias;
 use crate::{Context, Pass};
 use inrush_base::DType;
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Node, TensorType, Type, ValueId};
 
 const MM: &str = "aten.mm.default";
-const ADDMM: &str = "aten.addmm.default";
 const CONVERT: &str = "prims.convert_element_type.default";
 
 pub(crate) const PASS: Pass = Pass {
@@ -71,13 +71,11 @@ impl Row {
     fn of(graph: &Graph, cx: &Context, node: &Node) -> Option<Row> {
         let (bias, a, b) = match (node.op.as_str(), node.args.as_slice()) {
             (MM, [Arg::Value(a), Arg::Value(b)]) => (None, *a, *b),
-            (ADDMM, [Arg::Value(bias), Arg::Value(a), Arg::Value(b), factors @ ..]) => {
-                let dtype = graph.tensor(*a).ok()?.dtype;
-                let vector = graph
-                    .tensor(*bias)
-                    .is_ok_and(|t| t.rank() == 1 && t.dtype == dtype);
-                (vector && factors.iter().all(|f| is_one(graph, f))).then_some(())?;
-                (Some(*bias), *a, *b)
+            (_, [Arg::Value(bias), Arg::Value(a), Arg::Value(b), ..])
+                if is_sum_with_bias(graph, cx, node) =>
+            {
+                let same = graph.tensor(*bias).ok()?.dtype == graph.tensor(*a).ok()?.dtype;
+                same.then_some((Some(*bias), *a, *b))?
             }
             _ => return None,
         };
@@ -149,14 +147,6 @@ impl Row {
             args,
             ..node
         });
-    }
-}
-
-fn is_one(graph: &Graph, factor: &Arg) -> bool {
-    match factor {
-        Arg::Int(e) => graph.exprs.is_int(*e, 1),
-        Arg::Float(f) => *f == 1.0,
-        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 //! operators that it calls) are in a list of its own, and are named by position.
 
 use crate::parts::Work;
-use crate::{Dt, GpuKernel, GpuTarget, Guard, Num, Program, Size, SizeId};
+use crate::{Dt, GpuKernel, GpuTarget, Guard, Num, Output, Program, Size, SizeId, SymbolSource};
 use inrush_base::{Error, Isa, Result};
 use serde::{Deserialize, Serialize};
 
@@ -368,6 +368,69 @@ pub enum Out {
 }
 
 impl HostProgram {
+    /// Returns a host program whose only step is the program. Inputs take the first slots, outputs those after.
+    pub fn of(program: Program) -> HostProgram {
+        let inputs = program.inputs.len();
+        let slots = inputs + program.outputs.len();
+        let symbols = (program.symbols.iter())
+            .map(|s| {
+                let (slot, read) = match s.source {
+                    SymbolSource::Int { input } => (input, Read::Int),
+                    SymbolSource::Dim {
+                        input,
+                        dim,
+                        factor,
+                        offset,
+                    } => {
+                        let dim = dim as usize;
+                        (
+                            input,
+                            Read::Dim {
+                                dim,
+                                factor,
+                                offset,
+                            },
+                        )
+                    }
+                    // Only programs in parts have them.
+                    SymbolSource::Data => (0, Read::Int),
+                };
+                Symbol {
+                    slot: slot as usize,
+                    read,
+                    after: None,
+                }
+            })
+            .collect();
+        // New contents of an input or weight are no output of the caller's.
+        let outputs = (program.outputs.iter().enumerate())
+            .filter(|(_, o)| !matches!(o, Output::Mutation))
+            .map(|(k, _)| Out::Slot(inputs + k))
+            .collect();
+        HostProgram {
+            symbols,
+            sizes: Vec::new(),
+            slots,
+            inputs: (0..inputs).collect(),
+            constants: Vec::new(),
+            outputs,
+            pieces: Vec::new(),
+            isa: String::new(),
+            vector_math: false,
+            gpu: None,
+            steps: vec![Step {
+                frees: Vec::new(),
+                binds_symbols: false,
+                kind: StepKind::Segment(Segment {
+                    symbols: (0..program.symbols.len() as u32).collect(),
+                    inputs: (0..inputs).collect(),
+                    outputs: (inputs..slots).collect(),
+                    program,
+                }),
+            }],
+        }
+    }
+
     /// Returns true if a call enters an interpreter.
     pub fn enters_interpreter(&self) -> bool {
         // Kernels of a GPU on the CPU are interpreted; captures are made by the interpreter.

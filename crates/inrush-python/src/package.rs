@@ -18,10 +18,10 @@ use inrush_compile::{Libraries, Options};
 use inrush_graph::Graph;
 use inrush_host::gpu::build;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
-use inrush_host::program::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
+use inrush_host::program::HostProgram;
 use inrush_host::{dtype_code, dtype_of};
 use inrush_package::{Cpu, Package, TargetParts, WeightData, aoti};
-use inrush_program::{InputType, Output, Program, Reads, SymbolSource};
+use inrush_program::{InputType, Program, Reads};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::tensor::{contiguous_strides, extent};
@@ -304,7 +304,7 @@ fn runner(model: &Model) -> Active {
         return Active::Parts(model.share());
     }
     Active::Plain(Runner::new(
-        host_program(model.program().clone()),
+        HostProgram::of(model.program().clone()),
         Vec::new(),
         MachineCode::Cpu(vec![Some(Loaded::new(model.share()))]),
     ))
@@ -512,67 +512,4 @@ pub fn load_package(
         })
         .collect::<PyResult<Inputs>>()?;
     Ok((LoadedPackage::new(model), inputs))
-}
-
-/// Returns a host program whose only step is the program. Inputs take the first slots, outputs those after.
-fn host_program(program: Program) -> HostProgram {
-    let inputs = program.inputs.len();
-    let slots = inputs + program.outputs.len();
-    let symbols = (program.symbols.iter())
-        .map(|s| {
-            let (slot, read) = match s.source {
-                SymbolSource::Int { input } => (input, Read::Int),
-                SymbolSource::Dim {
-                    input,
-                    dim,
-                    factor,
-                    offset,
-                } => {
-                    let dim = dim as usize;
-                    (
-                        input,
-                        Read::Dim {
-                            dim,
-                            factor,
-                            offset,
-                        },
-                    )
-                }
-                // Only programs in parts have them.
-                SymbolSource::Data => (0, Read::Int),
-            };
-            Symbol {
-                slot: slot as usize,
-                read,
-                after: None,
-            }
-        })
-        .collect();
-    // New contents of an input or weight are no output of the caller's.
-    let outputs = (program.outputs.iter().enumerate())
-        .filter(|(_, o)| !matches!(o, Output::Mutation))
-        .map(|(k, _)| Out::Slot(inputs + k))
-        .collect();
-    HostProgram {
-        symbols,
-        sizes: Vec::new(),
-        slots,
-        inputs: (0..inputs).collect(),
-        constants: Vec::new(),
-        outputs,
-        pieces: Vec::new(),
-        isa: String::new(),
-        vector_math: false,
-        gpu: None,
-        steps: vec![Step {
-            frees: Vec::new(),
-            binds_symbols: false,
-            kind: StepKind::Segment(Segment {
-                symbols: (0..program.symbols.len() as u32).collect(),
-                inputs: (0..inputs).collect(),
-                outputs: (inputs..slots).collect(),
-                program,
-            }),
-        }],
-    }
 }

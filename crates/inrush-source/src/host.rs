@@ -632,10 +632,12 @@ impl<'a> Printer<'a> {
             let untouched = program.inputs.contains(&slot) && !written.contains(&slot);
             !written.is_empty() && is_foreign(self.unit, slot) && !untouched
         };
-        let kept: Vec<bool> = (0..program.slots).map(changes).collect();
-        for o in &program.outputs {
+        let changing: Vec<bool> = (program.outputs.iter())
+            .map(|o| matches!(o, Out::Slot(s) if changes(*s)))
+            .collect();
+        for (o, changes) in program.outputs.iter().zip(changing) {
             match o {
-                Out::Slot(s) if kept[*s] => {
+                Out::Slot(s) if changes => {
                     let name = self.copied(*s);
                     results.push(name);
                 }

@@ -29,8 +29,8 @@ mod sizes;
 
 use inrush_base::{Device, Error, Result};
 use inrush_program::host as host_objects;
-use inrush_program::host::{HostProgram, Out, Read, Segment, Step, StepKind, Symbol};
-use inrush_program::{Output, Program, SymbolSource};
+use inrush_program::host::HostProgram;
+use inrush_program::{Program, SymbolSource};
 
 pub use module::python;
 
@@ -97,62 +97,12 @@ pub fn host_program(program: Program, pieces: Vec<String>) -> Result<HostProgram
         ));
     }
     program.verify()?;
-    let inputs = program.inputs.len();
-    let symbols = (program.symbols.iter())
-        .map(|s| match s.source {
-            SymbolSource::Dim {
-                input,
-                dim,
-                factor,
-                offset,
-            } => {
-                let dim = dim as usize;
-                Ok((
-                    input,
-                    Read::Dim {
-                        dim,
-                        factor,
-                        offset,
-                    },
-                ))
-            }
-            SymbolSource::Int { input } => Ok((input, Read::Int)),
-            SymbolSource::Data => Err(Error::input("a size that depends on data outside of parts")),
-        })
-        .map(|found| {
-            found.map(|(input, read)| Symbol {
-                slot: input as usize,
-                read,
-                after: None,
-            })
-        })
-        .collect::<Result<Vec<Symbol>>>()?;
-    let outputs = (program.outputs.iter().enumerate())
-        .filter(|(_, o)| !matches!(o, Output::Mutation))
-        .map(|(k, _)| Out::Slot(inputs + k))
-        .collect();
-    let slots = inputs + program.outputs.len();
-    let segment = Segment {
-        inputs: (0..inputs).collect(),
-        symbols: (0..symbols.len() as u32).collect(),
-        outputs: (inputs..slots).collect(),
-        program,
-    };
+    let of_data = |s: &inrush_program::Symbol| matches!(s.source, SymbolSource::Data);
+    if program.symbols.iter().any(of_data) {
+        return Err(Error::input("a size that depends on data outside of parts"));
+    }
     Ok(HostProgram {
-        steps: vec![Step {
-            kind: StepKind::Segment(segment),
-            frees: Vec::new(),
-            binds_symbols: false,
-        }],
-        symbols,
-        sizes: Vec::new(),
-        slots,
-        inputs: (0..inputs).collect(),
-        constants: Vec::new(),
-        outputs,
         pieces,
-        isa: String::new(),
-        vector_math: false,
-        gpu: None,
+        ..HostProgram::of(program)
     })
 }

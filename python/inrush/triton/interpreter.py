@@ -45,11 +45,7 @@ def kernel(text: str, function: str, signature: list[tuple[str, str]], constants
             spec.loader.exec_module(module)
     finally:
         os.unlink(file.name)
-    if hasattr(module, "gdc_wait"):
-        # Grids run one after the other here.
-        module.gdc_wait = lambda: None
-    if hasattr(module, "libdevice"):
-        module.libdevice = interpreter_shims.libdevice()
+    interpreter_shims.supply(module)
     constants = {**getattr(module, "CONSTANTS", {}), **dict(constants)}
     return getattr(module, function), signature, constants
 

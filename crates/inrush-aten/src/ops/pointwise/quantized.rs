@@ -52,6 +52,16 @@ fn stored(args: &Args) -> Result<DType> {
     }
 }
 
+/// Returns values within the bounds of an operator, as integers.
+fn clamped(b: &mut Builder, args: &Args, y: ValueId, dtype: DType) -> Result<Vec<ValueId>> {
+    let bounds = [args.int("quant_min")?, args.int("quant_max")?];
+    let y = b.call(
+        "aten.clamp.default",
+        &[y.into(), bounds[0].into(), bounds[1].into()],
+    )?;
+    Ok(vec![b.cast(y, dtype)?])
+}
+
 fn quantize(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let mut x = args.value("input")?;
     let dtype = stored(args)?;
@@ -71,12 +81,7 @@ fn quantize(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     if let Some(zero) = zero {
         y = b.add(y, zero)?;
     }
-    let bounds = [args.int("quant_min")?, args.int("quant_max")?];
-    let y = b.call(
-        "aten.clamp.default",
-        &[y.into(), bounds[0].into(), bounds[1].into()],
-    )?;
-    Ok(vec![b.cast(y, dtype)?])
+    clamped(b, args, y, dtype)
 }
 
 fn dequantize(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
@@ -105,12 +110,7 @@ fn quantize_rows(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
     let y = b.mul(x, inverse)?;
     let y = b.add(y, zero)?;
     let y = b.unary("aten.round.default", y)?;
-    let bounds = [args.int("quant_min")?, args.int("quant_max")?];
-    let y = b.call(
-        "aten.clamp.default",
-        &[y.into(), bounds[0].into(), bounds[1].into()],
-    )?;
-    Ok(vec![b.cast(y, dtype)?])
+    clamped(b, args, y, dtype)
 }
 
 fn dequantize_rows(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
