@@ -59,7 +59,10 @@ pub fn bind(exprs: &Exprs, op: &str, given: &[NamedArg]) -> Option<Result<Vec<Ar
 
 /// Sorts arguments into the parameters' slots, then coerces them and fills in defaults.
 /// Linear in the arguments, times a search by name for each.
-pub(crate) fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec<Arg>> {
+///
+/// # Errors
+/// For an argument that no parameter takes, one that is given twice or missing, and one of a wrong kind.
+pub fn bind_schema(exprs: &Exprs, schema: &Schema, given: &[NamedArg]) -> Result<Vec<Arg>> {
     let mut slots: Vec<Option<Arg>> = vec![None; schema.params.len()];
     let mut next = 0;
     for g in given {

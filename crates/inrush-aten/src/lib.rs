@@ -26,7 +26,6 @@ pub mod numbers;
 pub mod ops;
 pub mod props;
 pub mod random;
-pub mod schema;
 pub mod view;
 
 pub use bind::{NamedArg, bind};
@@ -39,7 +38,7 @@ pub use lower::{
 pub use normalize::{normalize, prune, resolve_ints};
 pub use ops::{lookup, rows, selects, sorts_in_kernel};
 pub use props::Prop;
-pub use schema::Schema;
+pub use inrush_base::schema::{self, Schema};
 pub use view::View;
 
 use inrush_base::Result;

@@ -1,5 +1,5 @@
 //! Types that every layer shares: dtypes, scalar values, device properties, errors, decimal numbers, index sets, the text scanner,
-//! threads.
+//! schemas of operators, threads.
 //!
 //! Does not know: tensors.
 
@@ -10,6 +10,7 @@ mod dtype;
 mod error;
 mod index_set;
 mod scalar;
+pub mod schema;
 mod strides;
 pub mod tally;
 pub mod text;

@@ -65,6 +65,8 @@ pub type Views = FxHashMap<ValueId, (NodeId, usize, ValueId)>;
 pub const READS_DATA: &str = "its sizes or numbers depend on data";
 /// Why a node of control flow is called.
 const CONTROL: &str = "control flow";
+/// Why an operator of the user's is called.
+const CUSTOM: &str = "a custom operator";
 
 /// Returns true if a node only shows its first argument's storage.
 pub fn is_view(graph: &Graph, node: &Node) -> bool {
@@ -91,12 +93,13 @@ fn reads_as_same_size(graph: &Graph, node: &Node) -> bool {
     }
 }
 
-/// The nodes that a program outside of PyTorch calls: those of [`inrush_aten::dynamic`], control flow, and views that cannot be made as ones,
+/// The nodes that a program outside of PyTorch calls: those of [`inrush_aten::dynamic`], control flow, operators of the user's, and views that cannot be made as ones,
 /// which nothing can call there. With the reason.
 pub fn must_call_alone(graph: &Graph) -> BTreeMap<NodeId, String> {
     let reason = |node: &Node| match inrush_aten::dynamic::find(&node.op) {
         _ if inrush_aten::dynamic::is_control(&node.op) => Some(CONTROL.to_string()),
         Some(_) => Some(READS_DATA.to_string()),
+        None if graph.operator(&node.op).is_some() => Some(CUSTOM.to_string()),
         None => crooked(graph, node),
     };
     (graph.nodes.iter().enumerate())
@@ -410,7 +413,9 @@ impl Cutter<'_> {
     fn call(&mut self, id: NodeId) {
         let node = &self.graph.nodes[id.index()];
         let reads: Vec<ValueId> = node.reads().collect();
-        let waits = may_write(&node.op)
+        // A declared operator of the user's writes nothing once the graph is functional.
+        let writes = may_write(&node.op) && self.graph.operator(&node.op).is_none();
+        let waits = writes
             || (reads.iter()).any(|v| self.open_values.contains(&root(&self.views, *v)));
         if waits {
             self.close();

@@ -1,6 +1,7 @@
 //! Small queries and constructors over a graph.
 
 use crate::*;
+use inrush_base::schema::Operator;
 use inrush_base::{Error, Result};
 
 impl Graph {
@@ -27,6 +28,12 @@ impl Graph {
             ty,
         });
         id
+    }
+
+    /// Returns the declaration of an operator of the user's.
+    pub fn operator(&self, op: &str) -> Option<&Operator> {
+        // Few at most: a search by bisection would rely on the order that text gives.
+        self.operators.iter().find(|o| o.name == op)
     }
 
     /// Returns the Python line of a node, for errors and reports.

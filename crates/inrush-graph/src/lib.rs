@@ -17,6 +17,7 @@ pub mod verify;
 
 pub use build::source_name;
 
+use inrush_base::schema::Operator;
 use inrush_base::{DType, Scalar, id_type};
 use inrush_expr::{Expr, Exprs};
 
@@ -54,6 +55,8 @@ pub struct Graph {
     pub foreign_inputs: bool,
     /// Python source lines (`model.py:12 in forward`), referred to by nodes.
     pub lines: Vec<String>,
+    /// Operators of the user's that nodes call, sorted by name. The host has their functions.
+    pub operators: Vec<Operator>,
     /// Graphs that nodes of control flow call; arguments name them by position.
     pub bodies: Vec<Graph>,
     /// Python's nesting of inputs and outputs (`torch.export`'s tree specs), kept for the surfaces that need it.

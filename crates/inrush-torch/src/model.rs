@@ -22,6 +22,7 @@ use crate::schema::{self, ExportedProgram, MAJOR, MINOR, Versions};
 use crate::tree::Tree;
 use crate::weights::Weights;
 use inrush_aten::NamedArg;
+use inrush_base::schema::Operator;
 use inrush_base::{Error, Result, both, with_helpers};
 use inrush_expr::Exprs;
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, Type};
@@ -76,6 +77,8 @@ pub struct Options<'a> {
     pub model: Option<&'a str>,
     /// The table of operators: `inrush_aten::complex::bind`, unless a test has its own.
     pub bind: Bind<'a>,
+    /// Operators of the user's whose functions the host registers.
+    pub operators: &'a [Operator],
 }
 
 impl Default for Options<'_> {
@@ -83,6 +86,7 @@ impl Default for Options<'_> {
         Options {
             model: None,
             bind: &inrush_aten::complex::bind,
+            operators: &[],
         }
     }
 }
@@ -138,7 +142,7 @@ pub fn open_bytes(bytes: Bytes, options: &Options) -> Result<Model> {
         }
         None => Signature::default(),
     };
-    let mut converted = convert(&program, &root, &signature, &weights, options.bind)
+    let mut converted = convert(&program, &root, &signature, &weights, options)
         .map_err(|e| e.context(&entry))
         .map_err(|e| newer(e, &program))?;
     // Fake tensors at export give strides that differ from those of the real kernels in some

@@ -42,7 +42,7 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
     let nodes = std::mem::take(&mut graph.nodes);
     let writes = nodes
         .iter()
-        .any(|n| inplace(n).is_some() || moves_statistics(n).is_some());
+        .any(|n| inplace(n).is_some() || moves_statistics(n).is_some() || writes(graph, n));
     let count = graph.values.len();
     let mut f = Functionalize {
         nodes: Vec::with_capacity(nodes.len()),
@@ -71,6 +71,10 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
 
 /// The functional operator that an in-place one stands for; `None` for functional ones.
 fn inplace(node: &Node) -> Option<String> {
+    if !node.op.starts_with("aten.") {
+        // The name of a user's operator says nothing.
+        return None;
+    }
     match lookup(&node.op) {
         Some(_) => None,
         None => bind::functional_name(&node.op),
@@ -84,6 +88,12 @@ fn is_view_operator(op: &str) -> bool {
         matches!(op.row.route, Route::View(_))
             && op.schema().returns.iter().any(|r| r.alias.is_some())
     })
+}
+
+/// Returns true for an operator of the user's that writes arguments.
+fn writes(graph: &Graph, node: &Node) -> bool {
+    let op = graph.operator(&node.op);
+    op.is_some_and(|o| o.schema.params.iter().any(|p| p.written))
 }
 
 /// The functional form of a batch normalisation that moves the running statistics, which not every schema says: its name
@@ -184,6 +194,9 @@ impl Functionalize<'_> {
         }
         if let Some((functional, results)) = moves_statistics(&node) {
             return self.move_statistics(node, functional, results);
+        }
+        if writes(self.graph, &node) {
+            return self.call_and_write(node);
         }
         if let Some(source) = self.identity(&node) {
             self.same[node.outs[0].index()] = self.same[source.index()];
@@ -315,6 +328,39 @@ impl Functionalize<'_> {
             self.same[out.index()] = target;
         }
         self.assign(target, new)
+    }
+
+    /// Calls an operator of the user's that writes arguments: their new contents follow its results.
+    fn call_and_write(&mut self, mut node: Node) -> Result<()> {
+        let schema = (self.graph.operator(&node.op)).map(|o| o.schema.clone());
+        let schema = schema.ok_or_else(|| Error::internal("an operator is gone"))?;
+        let targets: Vec<ValueId> = (schema.params.iter().zip(&node.args))
+            .filter(|(p, _)| p.written)
+            .filter_map(|(_, a)| match a {
+                Arg::Value(v) => Some(self.same[v.index()]),
+                _ => None,
+            })
+            .collect();
+        for (k, v) in targets.iter().enumerate() {
+            let base = self.base(*v);
+            if targets[..k].iter().any(|w| self.base(*w) == base) {
+                return Err(Error::unsupported(
+                    "a custom operator that writes two views of one tensor",
+                ));
+            }
+        }
+        self.read_args(&mut node)?;
+        let mut moved = Vec::with_capacity(targets.len());
+        for v in targets {
+            let ty = self.graph.tensor(v)?.clone();
+            let new = self.value(v, Type::Tensor(ty));
+            node.outs.push(new);
+            moved.push((v, new));
+        }
+        self.nodes.push(node);
+        moved
+            .into_iter()
+            .try_for_each(|(v, new)| self.assign(v, new))
     }
 
     /// Calls the functional form, whose last two results are the new contents of the running statistics.

@@ -51,7 +51,9 @@ fn complete(graph: &mut Graph) -> Result<()> {
             continue;
         }
         let known = bind::signature(&node.op).map(|op| op.schema());
-        let Some(schema) = known.or_else(|| dynamic::schema(&node.op)) else {
+        let known = known.or_else(|| dynamic::schema(&node.op));
+        let own = (graph.operators.iter()).find(|o| o.name == node.op);
+        let Some(schema) = known.or(own.map(|o| &o.schema)) else {
             // Goes on, so that a user learns of all missing operators at once.
             first.get_or_insert_with(|| node.clone());
             unknown.insert(match graph.line_of(node) {

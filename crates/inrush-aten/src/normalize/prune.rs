@@ -29,7 +29,9 @@ pub(crate) fn prune_marked(graph: &mut Graph, marks: &mut [usize]) {
         // The types of other values may name a symbol that such a node reads from data.
         let used = node.outs.iter().any(|v| live[v.index()])
             || dynamic::find(&node.op).is_some()
-            || dynamic::is_control(&node.op);
+            || dynamic::is_control(&node.op)
+            // What a function of the user's does besides, and the symbols of its results, are not known.
+            || graph.operator(&node.op).is_some();
         if used {
             for v in node.reads() {
                 live[v.index()] = true;

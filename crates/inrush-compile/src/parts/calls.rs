@@ -5,11 +5,13 @@ use super::control::Control;
 use crate::partition::Held;
 use crate::{Call, Slots};
 use inrush_aten::dynamic::{self, Dynamic};
-use inrush_base::{Error, Result};
+use inrush_base::schema::{Kind, Operator};
+use inrush_base::{Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Guard, Type, ValueId};
-use inrush_program::parts::{self, Param, Work};
-use inrush_program::{Num, SizeId};
+use inrush_program::host::Layout;
+use inrush_program::parts::{self, Argument, Custom, Param, Work};
+use inrush_program::{Dt, Num, SizeId};
 use rustc_hash::FxHashMap;
 
 /// Compiles graphs that control flow calls.
@@ -42,7 +44,8 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Returns the work of a call; `None` for an operator that is neither control flow nor a function that allocates its results.
+    /// Returns the work of a call; `None` for an operator that is neither control flow, nor the user's, nor a function that
+    /// allocates its results.
     /// Bodies hold the weights in `held` themselves.
     ///
     /// # Errors
@@ -60,10 +63,98 @@ impl<'a> Calls<'a> {
             let work = control.work(self, c, origin);
             return work.map(Some).map_err(|e| self.graph.locate(node, e));
         }
+        if let Some(o) = self.graph.operator(&c.op) {
+            let node = &self.graph.nodes[c.node.index()];
+            let custom = self.custom(c, o).map_err(|e| self.graph.locate(node, e))?;
+            return Ok(Some(Work::Custom(custom)));
+        }
         match dynamic::find(&c.op).filter(|d| !d.function.is_empty()) {
             Some(d) => Ok(Some(Work::Dynamic(self.dynamic(c, d)?))),
             None => Ok(None),
         }
+    }
+
+    /// Returns the call of an operator of the user's.
+    fn custom(&mut self, c: &Call, operator: &Operator) -> Result<Custom> {
+        let graph = self.graph;
+        let node = &graph.nodes[c.node.index()];
+        let params = &operator.schema.params;
+        let args = (params.iter().zip(&node.args))
+            .map(|(p, a)| {
+                let argument = self.custom_argument(p.kind, a);
+                argument.map_err(|e| e.context(format!("the argument `{}`", p.name)))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let written = params.iter().zip(&args);
+        let written = written.filter(|(p, a)| p.written && matches!(a, Argument::Tensor(_)));
+        let count = node.outs.len().checked_sub(written.count());
+        let results = count.and_then(|n| node.outs.get(..n));
+        let results = (results.ok_or_else(|| Error::internal("a call without results"))?.iter())
+            .map(|v| self.layout(*v))
+            .collect::<Result<_>>()?;
+        Ok(Custom {
+            operator: operator.to_string(),
+            args,
+            outs: self.slots.all(&node.outs),
+            results,
+            origin: self.origin(c),
+        })
+    }
+
+    fn custom_argument(&mut self, kind: Kind, arg: &Arg) -> Result<Argument> {
+        let graph = self.graph;
+        let tensor = |v: &ValueId| match graph.value(*v).ty {
+            Type::Tensor(_) => Ok(*v),
+            _ => Err(Error::unsupported("a number that is read from data")),
+        };
+        let num = |s: Scalar| Argument::Num(s.into());
+        Ok(match arg {
+            Arg::None => Argument::None,
+            Arg::Value(v) => Argument::Tensor(self.slots.of(tensor(v)?)),
+            Arg::Values(all) => Argument::Tensors(
+                (all.iter())
+                    .map(|v| v.as_ref().map(|v| Ok(self.slots.of(tensor(v)?))).transpose())
+                    .collect::<Result<_>>()?,
+            ),
+            Arg::Int(_) | Arg::Float(_) | Arg::Bool(_) if kind == Kind::Tensor => {
+                return Err(Error::unsupported("a number in place of a tensor"));
+            }
+            Arg::Int(e) => match graph.exprs.as_int(*e) {
+                Some(v) => num(Scalar::Int(v)),
+                None => Argument::Size(self.int(*e)?),
+            },
+            Arg::Ints(all) => {
+                let known: Option<Vec<i64>> = all.iter().map(|e| graph.exprs.as_int(*e)).collect();
+                match known {
+                    Some(all) => Argument::Nums(all.into_iter().map(Num::Int).collect()),
+                    None => {
+                        Argument::Sizes(all.iter().map(|e| self.int(*e)).collect::<Result<_>>()?)
+                    }
+                }
+            }
+            Arg::Float(v) => num(Scalar::Float(*v)),
+            Arg::Floats(all) => {
+                Argument::Nums(all.iter().map(|v| Scalar::Float(*v).into()).collect())
+            }
+            Arg::Bool(v) => num(Scalar::Bool(*v)),
+            Arg::Bools(all) => Argument::Nums(all.iter().map(|v| Num::Bool(*v)).collect()),
+            Arg::Str(s) => Argument::Text(s.clone()),
+            Arg::DType(d) => Argument::DType(Dt(*d)),
+            Arg::Complex(..) | Arg::MemoryFormat(_) | Arg::Body(_) | Arg::Other(_) => {
+                return Err(Error::unsupported(format!("{arg:?}")));
+            }
+        })
+    }
+
+    /// Returns the layout of a tensor that a call makes.
+    pub(super) fn layout(&self, v: ValueId) -> Result<Layout> {
+        let t = self.graph.tensor(v)?;
+        let all = |es: &[Expr]| es.iter().map(|e| self.int(*e)).collect::<Result<_>>();
+        Ok(Layout {
+            dtype: Dt(t.dtype),
+            sizes: all(&t.sizes)?,
+            strides: all(&t.strides)?,
+        })
     }
 
     /// Returns a condition on sizes; `None` where a side is nothing that a call knows.

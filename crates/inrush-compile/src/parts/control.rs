@@ -14,14 +14,13 @@ use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Input, InputKind, Type, ValueId};
 use inrush_program::parts::{Body, Cond, Operand, Scan, While, Work};
-use inrush_program::{Dt, host};
 
-/// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack, sides of
-/// conditions.
+/// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack and custom operators
+/// give, sides of conditions.
 pub fn integers(graph: &Graph) -> Vec<Expr> {
     let mut all = Vec::new();
     for node in &graph.nodes {
-        let control = is_control(&node.op);
+        let control = is_control(&node.op) || graph.operator(&node.op).is_some();
         if inrush_aten::dynamic::find(&node.op).is_none() && !control {
             continue;
         }
@@ -159,14 +158,7 @@ impl<B: Bodies> Control<'_, B> {
             })
             .collect::<Result<_>>()?;
         let stacked = (c.outs.iter().skip(carried.len()))
-            .map(|v| {
-                let t = l.graph.tensor(*v)?;
-                Ok(host::Layout {
-                    dtype: Dt(t.dtype),
-                    sizes: (t.sizes.iter().map(|e| l.int(*e))).collect::<Result<_>>()?,
-                    strides: (t.strides.iter().map(|e| l.int(*e))).collect::<Result<_>>()?,
-                })
-            })
+            .map(|v| l.layout(*v))
             .collect::<Result<_>>()?;
         Ok(Work::Scan(Scan {
             body: self.body(l, body, &all)?,

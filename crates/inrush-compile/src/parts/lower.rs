@@ -115,6 +115,7 @@ impl Lower<'_> {
             What::View(v) => StepKind::View(self.calls.slots.view(v)),
             What::Call(c) => match self.calls.work(&c, held, build)? {
                 Some(Work::Dynamic(d)) => StepKind::Dynamic(d),
+                Some(Work::Custom(c)) => StepKind::Custom(c),
                 Some(Work::Cond(c)) => StepKind::Cond(c),
                 Some(Work::While(w)) => StepKind::While(w),
                 Some(Work::Scan(s)) => StepKind::Scan(s),

@@ -35,8 +35,11 @@ use rustc_hash::FxHashSet;
 pub fn are_needed(graph: &Graph) -> bool {
     let ex = &graph.exprs;
     let unbacked = |s| ex.sym_info(s).kind == SymKind::Unbacked;
-    let called =
-        |op: &str| inrush_aten::dynamic::find(op).is_some() || inrush_aten::dynamic::is_control(op);
+    let called = |op: &str| {
+        inrush_aten::dynamic::find(op).is_some()
+            || inrush_aten::dynamic::is_control(op)
+            || graph.operator(op).is_some()
+    };
     ex.symbols().into_iter().any(unbacked) || graph.nodes.iter().any(|n| called(&n.op))
 }
 

@@ -7,6 +7,7 @@
 use super::{FORMATS, READS, RELATIONS};
 use crate::*;
 use inrush_base::Result;
+use inrush_base::schema::Operator;
 use inrush_base::text::{Scanner, Token};
 
 /// Reads a graph as [`Graph::print`] writes it. The result is well-formed but not verified.
@@ -64,6 +65,10 @@ impl Parser<'_> {
             "foreign_inputs" => self.g.foreign_inputs = true,
             "in_tree" => self.g.in_tree = Some(self.s.string()?),
             "out_tree" => self.g.out_tree = Some(self.s.string()?),
+            "operator" => {
+                let op = Operator::parse(&self.s.string()?)?;
+                self.g.operators.push(op);
+            }
             "body" => self.body()?,
             "guard" => self.guard()?,
             "call" => {

@@ -27,6 +27,9 @@ pub(super) fn lines(g: &Graph) -> Vec<(Option<Place>, String)> {
             out.push((None, format!("{word} {}", quote(t))));
         }
     }
+    for op in &g.operators {
+        out.push((None, format!("operator {}", quote(&op.to_string()))));
+    }
     for body in &g.bodies {
         out.push((None, "body".to_string()));
         out.extend(

@@ -4,6 +4,7 @@
 //! segment   mask = x > 0                     a program of its own
 //! dynamic   at[u0, 2] = nonzero(mask)        a function of the library allocates its result: u0 is known from here on
 //! segment   y[u0] = x[at] * 2                a program that takes u0 as an integer
+//! custom    w = mylib::scale(y, 2.0)         a function that the host registered
 //! cond      z = p ? then(y) : otherwise(y)   one of two programs, which may be in parts themselves
 //! ```
 //!
@@ -15,10 +16,12 @@ use crate::host::{Layout, Segment, Symbol, View};
 use crate::{Num, Program, Size, SizeId};
 use serde::{Deserialize, Serialize};
 
+mod custom;
 pub mod outline;
 mod verify;
 mod work;
 
+pub use custom::{Argument, Custom};
 pub use work::Work;
 
 /// Levels of programs within programs. Bounds recursion over packages, which are untrusted.
@@ -64,6 +67,7 @@ pub enum StepKind {
     Segment(Segment),
     View(View),
     Dynamic(Dynamic),
+    Custom(Custom),
     Cond(Cond),
     While(While),
     Scan(Scan),
@@ -172,6 +176,7 @@ impl StepKind {
             StepKind::Segment(s) => s.inputs.clone(),
             StepKind::View(v) => vec![v.base],
             StepKind::Dynamic(d) => d.inputs.iter().flatten().copied().collect(),
+            StepKind::Custom(c) => c.reads(),
             StepKind::Cond(c) => c.reads(),
             StepKind::While(w) => w.reads(),
             StepKind::Scan(s) => s.reads(),
@@ -185,6 +190,7 @@ impl StepKind {
             StepKind::Segment(s) => &s.outputs,
             StepKind::View(v) => std::slice::from_ref(&v.value),
             StepKind::Dynamic(d) => &d.outs,
+            StepKind::Custom(c) => &c.outs,
             StepKind::Cond(c) => &c.outs,
             StepKind::While(w) => &w.outs,
             StepKind::Scan(s) => &s.outs,
@@ -199,7 +205,10 @@ impl StepKind {
             StepKind::Cond(c) => vec![&c.then.program, &c.otherwise.program],
             StepKind::While(w) => vec![&w.condition.program, &w.body.program],
             StepKind::Scan(s) => vec![&s.body.program],
-            StepKind::View(_) | StepKind::Dynamic(_) | StepKind::Write(_) => Vec::new(),
+            StepKind::View(_)
+            | StepKind::Dynamic(_)
+            | StepKind::Custom(_)
+            | StepKind::Write(_) => Vec::new(),
         }
     }
 }

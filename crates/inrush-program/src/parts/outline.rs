@@ -130,6 +130,7 @@ impl<'a> Outline<'a> {
                 }
                 StepKind::View(_) => self.add(depth, "view".into(), ""),
                 StepKind::Dynamic(d) => self.add(depth, d.function.clone(), &d.origin),
+                StepKind::Custom(c) => self.add(depth, c.name().into(), &c.origin),
                 StepKind::Cond(c) => {
                     self.add(depth, "cond".into(), &c.origin);
                     self.program("then", &c.then.program, depth + 1);

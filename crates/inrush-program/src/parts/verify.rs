@@ -150,6 +150,7 @@ impl Sequence {
                 Param::Size(id) => self.size(*id),
                 Param::Num(_) | Param::None => Ok(()),
             }),
+            StepKind::Custom(c) => c.verify(self.sizes.len()),
             StepKind::Write(all) => all.iter().try_for_each(|w| {
                 let held = self.inputs.contains(&w.to) || self.weights.iter().any(|s| s.0 == w.to);
                 need(held, "a step writes what is no input and no weight")

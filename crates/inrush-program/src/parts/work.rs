@@ -1,6 +1,6 @@
 //! Work between the segments of a program that no kernel does, for executors of any kind.
 
-use super::{Body, Cond, Dynamic, MOST_NESTED, Operand, Param, Scan, While};
+use super::{Body, Cond, Custom, Dynamic, MOST_NESTED, Operand, Param, Scan, While};
 use crate::host::{Lowered, Segment};
 use crate::{InputType, Program, SizeId, Step};
 use inrush_base::{Error, Result};
@@ -18,6 +18,8 @@ pub enum Work<P = Program> {
         /// The operator and its Python line, for errors.
         origin: String,
     },
+    /// An operator of the user's, whose function the host registered for the device.
+    Custom(Custom),
     Cond(Cond<P>),
     While(While<P>),
     Scan(Scan<P>),
@@ -29,6 +31,7 @@ impl<P> Work<P> {
         match self {
             Work::Dynamic(d) => d.inputs.iter().flatten().copied().collect(),
             Work::Library { segment, .. } => segment.inputs.clone(),
+            Work::Custom(c) => c.reads(),
             Work::Cond(c) => c.reads(),
             Work::While(w) => w.reads(),
             Work::Scan(s) => s.reads(),
@@ -40,6 +43,7 @@ impl<P> Work<P> {
         match self {
             Work::Dynamic(d) => &d.outs,
             Work::Library { segment, .. } => &segment.outputs,
+            Work::Custom(c) => &c.outs,
             Work::Cond(c) => &c.outs,
             Work::While(w) => &w.outs,
             Work::Scan(s) => &s.outs,
@@ -49,7 +53,7 @@ impl<P> Work<P> {
     /// Programs that the work calls, with their names.
     pub fn bodies(&self) -> Vec<(&'static str, &Body<P>)> {
         match self {
-            Work::Dynamic(_) | Work::Library { .. } => Vec::new(),
+            Work::Dynamic(_) | Work::Library { .. } | Work::Custom(_) => Vec::new(),
             Work::Cond(c) => vec![("then", &c.then), ("otherwise", &c.otherwise)],
             Work::While(w) => vec![("condition", &w.condition), ("body", &w.body)],
             Work::Scan(s) => vec![("body", &s.body)],
@@ -59,7 +63,7 @@ impl<P> Work<P> {
     /// Returns the same programs, to be changed.
     pub fn bodies_mut(&mut self) -> Vec<&mut Body<P>> {
         match self {
-            Work::Dynamic(_) | Work::Library { .. } => Vec::new(),
+            Work::Dynamic(_) | Work::Library { .. } | Work::Custom(_) => Vec::new(),
             Work::Cond(c) => vec![&mut c.then, &mut c.otherwise],
             Work::While(w) => vec![&mut w.condition, &mut w.body],
             Work::Scan(s) => vec![&mut s.body],
@@ -71,6 +75,7 @@ impl<P> Work<P> {
         match self {
             Work::Dynamic(d) => &d.origin,
             Work::Library { origin, .. } => origin,
+            Work::Custom(c) => &c.origin,
             Work::Cond(c) => &c.origin,
             Work::While(w) => &w.origin,
             Work::Scan(s) => &s.origin,
@@ -82,13 +87,14 @@ impl<P> Work<P> {
         match self {
             Work::Dynamic(d) => d.function.clone(),
             Work::Library { .. } => self.host_functions().join(", "),
+            Work::Custom(c) => c.name().into(),
             Work::Cond(_) => "cond".into(),
             Work::While(_) => "while".into(),
             Work::Scan(_) => "scan".into(),
         }
     }
 
-    /// Returns the names of the library's functions that run on the host; empty for control flow.
+    /// Returns the names of the library's functions that run on the host; empty for other work.
     pub fn host_functions(&self) -> Vec<&str> {
         match self {
             Work::Dynamic(d) => vec![&d.function],
@@ -98,7 +104,7 @@ impl<P> Work<P> {
                     _ => None,
                 })
                 .collect(),
-            Work::Cond(_) | Work::While(_) | Work::Scan(_) => Vec::new(),
+            Work::Custom(_) | Work::Cond(_) | Work::While(_) | Work::Scan(_) => Vec::new(),
         }
     }
 }
@@ -146,6 +152,7 @@ impl Work<Lowered> {
                 Param::Num(_) | Param::None => Ok(()),
             }),
             Work::Library { segment, .. } => verify_library(segment, symbols),
+            Work::Custom(c) => c.verify(sizes),
             Work::Cond(c) => {
                 body(&c.then, (0, 0), c.outs.len())?;
                 body(&c.otherwise, (0, 0), c.outs.len())

@@ -11,6 +11,7 @@
 //!   end
 //!   dynamic nonzero [] [%2] -> [%3] from "node `at` (aten.nonzero.default)" frees [%2]
 //!   view %4 = %3 at 0 [z0] strides [1]
+//!   custom "mylib::scale(Tensor x, float by) -> Tensor" [%3, 2.0] -> [%4] results [f32 [z0] strides [1]] from ".."
 //!   cond %2 -> [%5] from ".."
 //!   then [%0, size z0]
 //!     program ..

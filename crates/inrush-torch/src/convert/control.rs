@@ -114,6 +114,7 @@ impl<'a> Importer<'a, '_> {
             },
             symbols: self.symbols.of_body(),
             bind: self.bind,
+            operators: self.operators,
             traces: FxHashMap::default(),
             lines: FxHashMap::default(),
             unknown: std::mem::take(&mut self.unknown),

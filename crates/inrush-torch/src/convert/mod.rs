@@ -26,7 +26,8 @@ use crate::arith::Relations;
 use crate::json::Pairs;
 use crate::schema::{self, ExportedProgram};
 use crate::weights::Weights;
-use crate::{Bind, Signature};
+use crate::{Bind, Options, Signature};
+use inrush_base::schema::Operator;
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Graph, LineId, TensorType, Type, ValueId};
@@ -47,7 +48,7 @@ pub fn convert<'a>(
     name: &str,
     signature: &Signature,
     weights: &Weights,
-    bind: Bind,
+    options: &Options,
 ) -> Result<Converted> {
     let module = &program.graph_module;
     let mut importer = Importer {
@@ -56,7 +57,8 @@ pub fn convert<'a>(
             ..Graph::default()
         },
         symbols: Symbols::new(&program.range_constraints)?,
-        bind,
+        bind: options.bind,
+        operators: options.operators,
         traces: FxHashMap::default(),
         lines: FxHashMap::default(),
         unknown: UnknownOps::default(),
@@ -152,6 +154,8 @@ struct Importer<'a, 'b> {
     graph: Graph,
     symbols: Symbols<'a>,
     bind: Bind<'b>,
+    /// Operators of the user's.
+    operators: &'b [Operator],
     /// Lines by the stack traces that end there, as those are written.
     traces: FxHashMap<&'a str, Option<LineId>>,
     lines: FxHashMap<String, LineId>,

@@ -9,6 +9,7 @@
 //! aten._assert_scalar          of such a condition   a guard
 //! higher_order.wrap_..         call of a graph       inlined, names prefixed
 //! higher_order.cond, ..        control flow          a node that names bodies (control.rs)
+//! mylib.scale                  declared by the user  a node like any other; the host has its function
 //! no row                                             noted in `unknown`, converted on
 //! ```
 //!
@@ -23,6 +24,7 @@ use crate::schema::{
     self, Argument, KEYWORD, SymBool, SymBoolArgument, SymFloat, SymFloatArgument, SymIntArgument,
 };
 use inrush_aten::NamedArg;
+use inrush_aten::bind::bind_schema;
 use inrush_aten::props::{ASSERT_SCALAR, asserts, reads_metadata};
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
@@ -111,10 +113,18 @@ impl<'a> Importer<'a, '_> {
         } else {
             match (self.bind)(&self.graph.exprs, &op, &given) {
                 Some(bound) => bound?,
+                None if let Some(o) = self.operators.iter().find(|o| o.name == op) => {
+                    if self.graph.operator(&op).is_none() {
+                        self.graph.operators.push(o.clone());
+                        self.graph.operators.sort_by(|a, b| a.name.cmp(&b.name));
+                    }
+                    bind_schema(&self.graph.exprs, &o.schema, &given)?
+                }
                 // Kept with its arguments as written, if no row describes it.
                 None if asserts(&op) => positional(given),
                 None => {
                     self.unknown.add(&op, n.line().as_deref());
+                    self.unknown.suggest(&op, n);
                     Vec::new()
                 }
             }

@@ -3,7 +3,7 @@
 use super::super::parse::Parser;
 use crate::host::{Layout, Read, Segment, Symbol, View};
 use crate::parts::{
-    Body, Cond, Dynamic, MOST_NESTED, Operand, Out, Param, Scan, Sequence, Step, StepKind, While,
+    Argument, Body, Cond, Custom, Dynamic, MOST_NESTED, Operand, Out, Param, Scan, Sequence, Step, StepKind, While,
     Write,
 };
 use inrush_base::Result;
@@ -133,6 +133,7 @@ impl Parser<'_> {
             "segment" => self.segment()?,
             "view" => (StepKind::View(self.view()?), self.frees()?),
             "dynamic" => (StepKind::Dynamic(self.dynamic()?), self.frees()?),
+            "custom" => (StepKind::Custom(self.custom()?), self.frees()?),
             "cond" => self.cond()?,
             "while" => self.while_loop()?,
             "scan" => self.scan()?,
@@ -251,19 +252,68 @@ impl Parser<'_> {
                 Param::Num(p.s.scalar()?.into())
             })
         })?;
-        let inputs = self.items(|p| {
-            if p.s.eat_word("none")? {
-                Ok(None)
-            } else {
-                p.slot().map(Some)
-            }
-        })?;
+        let inputs = self.optional_slots()?;
         Ok(Dynamic {
             function,
             params,
             inputs,
             outs: self.outs()?,
             origin: self.from()?,
+        })
+    }
+
+    fn custom(&mut self) -> Result<Custom> {
+        let operator = self.s.string()?;
+        let args = self.items(Self::argument)?;
+        let outs = self.outs()?;
+        self.s.expect_word("results")?;
+        let results = self.items(Self::layout)?;
+        Ok(Custom {
+            operator,
+            args,
+            outs,
+            results,
+            origin: self.from()?,
+        })
+    }
+
+    fn argument(&mut self) -> Result<Argument> {
+        Ok(if *self.s.peek()? == Token::Punct("%") {
+            Argument::Tensor(self.slot()?)
+        } else if self.s.eat_word("none")? {
+            Argument::None
+        } else if self.s.eat_word("tensors")? {
+            Argument::Tensors(self.optional_slots()?)
+        } else if self.s.eat_word("size")? {
+            Argument::Size(self.size()?)
+        } else if self.s.eat_word("sizes")? {
+            Argument::Sizes(self.sizes()?)
+        } else if self.s.eat_word("numbers")? {
+            Argument::Nums(self.items(|p| Ok(p.s.scalar()?.into()))?)
+        } else if self.s.eat_word("text")? {
+            Argument::Text(self.s.string()?)
+        } else if self.s.eat_word("dtype")? {
+            Argument::DType(self.dtype()?)
+        } else {
+            Argument::Num(self.s.scalar()?.into())
+        })
+    }
+
+    fn optional_slots(&mut self) -> Result<Vec<Option<usize>>> {
+        self.items(|p| {
+            if p.s.eat_word("none")? {
+                Ok(None)
+            } else {
+                p.slot().map(Some)
+            }
+        })
+    }
+
+    fn layout(&mut self) -> Result<Layout> {
+        Ok(Layout {
+            dtype: self.dtype()?,
+            sizes: self.sizes()?,
+            strides: self.sizes_of("strides")?,
         })
     }
 
@@ -324,13 +374,7 @@ impl Parser<'_> {
         let sliced = self.slots()?;
         let outs = self.outs()?;
         self.s.expect_word("stacked")?;
-        let stacked = self.items(|p| {
-            Ok(Layout {
-                dtype: p.dtype()?,
-                sizes: p.sizes()?,
-                strides: p.sizes_of("strides")?,
-            })
-        })?;
+        let stacked = self.items(Self::layout)?;
         let (origin, frees) = (self.from()?, self.frees()?);
         let scan = Scan {
             body: self.body("body")?,

@@ -3,9 +3,9 @@
 use super::super::print::{Sizes, symbol_name};
 use crate::host::{Layout, Read, Segment, View};
 use crate::parts::{
-    Body, Dynamic, Operand, Out, Param, Scan, Sequence, Step, StepKind, While, Write,
+    Argument, Body, Custom, Dynamic, Operand, Out, Param, Scan, Sequence, Step, StepKind, While, Write,
 };
-use crate::{Program, Scalar};
+use crate::{Num, Program, Scalar};
 use inrush_base::text::{quote, show_name};
 
 /// Returns the lines of a program's parts.
@@ -96,6 +96,10 @@ impl Lines<'_> {
                 let line = self.dynamic(d);
                 self.add(format!("{line}{frees}"));
             }
+            StepKind::Custom(c) => {
+                let line = self.custom(c);
+                self.add(format!("{line}{frees}"));
+            }
             StepKind::Cond(c) => {
                 let (outs, from) = (slots(&c.outs), quote(&c.origin));
                 let line = format!("cond %{} -> {outs} from {from}{frees}", c.predicate);
@@ -173,6 +177,34 @@ impl Lines<'_> {
             inputs.join(", "),
             slots(&d.outs),
             quote(&d.origin)
+        )
+    }
+
+    fn custom(&self, c: &Custom) -> String {
+        let list = |all: Vec<String>| all.join(", ");
+        let num = |n: &Num| Scalar::from(*n).to_string();
+        let slot = |s: &Option<usize>| s.map_or_else(|| "none".into(), |s| format!("%{s}"));
+        let args = (c.args.iter())
+            .map(|a| match a {
+                Argument::None => "none".into(),
+                Argument::Tensor(s) => format!("%{s}"),
+                Argument::Tensors(all) => format!("tensors [{}]", list(all.iter().map(slot).collect())),
+                Argument::Size(id) => format!("size {}", self.sizes.get(*id)),
+                Argument::Sizes(all) => format!("sizes {}", self.sizes.list(all)),
+                Argument::Num(n) => num(n),
+                Argument::Nums(all) => format!("numbers [{}]", list(all.iter().map(num).collect())),
+                Argument::Text(t) => format!("text {}", quote(t)),
+                Argument::DType(d) => format!("dtype {}", d.0.name()),
+            })
+            .collect();
+        let results = c.results.iter().map(|l| self.layout(l)).collect();
+        format!(
+            "custom {} [{}] -> {} results [{}] from {}",
+            quote(&c.operator),
+            list(args),
+            slots(&c.outs),
+            list(results),
+            quote(&c.origin)
         )
     }
 
