@@ -31,6 +31,7 @@ pub mod view;
 pub use bind::{NamedArg, bind};
 pub use call::{Args, Call, Demands, Operand};
 pub use decompose::{Builder, decompose, decompose_library, decompose_marked, replace};
+pub use inrush_base::schema::{self, Schema};
 pub use lower::body::BodyBuilder;
 pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
@@ -38,7 +39,6 @@ pub use lower::{
 pub use normalize::{normalize, prune, resolve_ints};
 pub use ops::{lookup, rows, selects, sorts_in_kernel};
 pub use props::Prop;
-pub use inrush_base::schema::{self, Schema};
 pub use view::View;
 
 use inrush_base::Result;

@@ -179,7 +179,11 @@ impl Operator {
                 return Err(Error::unsupported(format!(
                     "the parameter `{}` of a custom operator: {}",
                     p.name,
-                    if p.written { "a list that is written" } else { "its type" }
+                    if p.written {
+                        "a list that is written"
+                    } else {
+                        "its type"
+                    }
                 )));
             }
             if p.alias.is_some() && !p.written {

@@ -104,6 +104,81 @@ const char *inrush_version(void);
 /* The last error of this thread; empty if there was none. Valid until this thread's next call. */
 const char *inrush_last_error(void);
 
+/* Operators that users define.
+ *
+ * A package may call operators of the exported model's own, such as mylib::scale. Their functions are the host's: register them
+ * before the package is opened, or opening it is INRUSH_INPUT and the text names those that are missing.
+ *
+ *   static int32_t scale(void *context, InrushOperatorCall *call) {
+ *     const DLTensor *x = call->args[0].value.tensor, *y = call->results[0];
+ *     for (int64_t i = 0; i < x->shape[0]; i++)
+ *       ((float *)y->data)[i] = ((const float *)x->data)[i] * (float)call->args[1].value.real;
+ *     return INRUSH_OK;
+ *   }
+ *   InrushOperator operators[] = {{"mylib::scale(Tensor x, float by=2.0) -> Tensor", "cpu", scale, NULL}};
+ *   inrush_register_operators(operators, 1);
+ */
+typedef enum InrushArgKind {
+  INRUSH_ARG_NONE = 0,
+  INRUSH_ARG_TENSOR = 1,
+  INRUSH_ARG_TENSORS = 2, /* NULL for one that is left out */
+  INRUSH_ARG_INT = 3,
+  INRUSH_ARG_INTS = 4,
+  INRUSH_ARG_REAL = 5,
+  INRUSH_ARG_REALS = 6,
+  INRUSH_ARG_BOOL = 7,  /* value.integer is 0 or 1 */
+  INRUSH_ARG_BOOLS = 8, /* value.integers are 0 or 1 */
+  INRUSH_ARG_STRING = 9,
+  INRUSH_ARG_DTYPE = 10
+} InrushArgKind;
+
+typedef struct InrushArg {
+  int32_t kind;  /* an InrushArgKind */
+  int64_t count; /* entries of a list */
+  union {
+    const DLTensor *tensor;
+    const DLTensor *const *tensors;
+    int64_t integer;
+    const int64_t *integers;
+    double real;
+    const double *reals;
+    const char *string;
+    DLDataType dtype;
+  } value;
+} InrushArg;
+
+/* One call of an operator. Pointers are valid until the function returns. Tensors have strides, in elements; row-major ones where
+ * the model's are. An argument that the schema says is written, Tensor(a!), may be written, others may not. */
+typedef struct InrushOperatorCall {
+  size_t size; /* of this structure */
+  const InrushArg *args; /* one for each parameter of the schema, defaults filled in */
+  size_t num_args;
+  const DLTensor *const *results; /* to be filled, lists flattened; NULL for one whose sizes the function decides */
+  size_t num_results;
+  void *stream; /* on a GPU: the stream (a CUstream or cudaStream_t) that all work goes to */
+  /* Allocates the result at `index` that is NULL. NULL where the model declares other sizes, or without memory: return an
+   * error then. */
+  const DLTensor *(*allocate)(struct InrushOperatorCall *call, size_t index, int32_t ndim, const int64_t *shape);
+  /* Says why the function returns an error. */
+  void (*fail)(struct InrushOperatorCall *call, const char *message);
+  void *state;
+} InrushOperatorCall;
+
+typedef struct InrushOperator {
+  const char *schema; /* as PyTorch has it: "mylib::scale(Tensor x, float by=2.0) -> Tensor" */
+  const char *device; /* "cpu" or "cuda"; NULL for "cpu" */
+  int32_t (*run)(void *context, InrushOperatorCall *call); /* gives an InrushStatus; called from any thread, several at once */
+  void *context;
+} InrushOperator;
+
+/* Registers functions of operators, for as long as the process lives; a later one takes the place of an earlier one for models
+ * that are opened afterwards. */
+InrushStatus inrush_register_operators(const InrushOperator *operators, size_t count);
+/* Registers those of a shared library, which exports
+ *   const InrushOperator *inrush_operators(size_t *count);
+ * as `inrush run --operators LIBRARY` does. */
+InrushStatus inrush_load_operators(const char *path);
+
 /* Loads a package from a file or from memory (which is copied). `options` may be NULL. */
 InrushStatus inrush_model_open(const char *path, const InrushOptions *options, InrushModel **model);
 InrushStatus inrush_model_open_memory(const void *bytes, size_t size, const InrushOptions *options, InrushModel **model);

@@ -11,6 +11,7 @@ use inrush_base::{DType, Error, ErrorKind, Result, Scalar};
 use inrush_host::native::{Argument, NewWeight, Options, Output, Stream, dlpack as device};
 use inrush_host::{Open, Session};
 use inrush_runtime::dlpack::{self, Borrow};
+use inrush_runtime::operators::{COperator, load_operators, register_c};
 use inrush_runtime::{InputKind, Names, OutputSpec, Package, Signature, Tensor, Value};
 use spec::{CSpec, Spec, text};
 use std::cell::RefCell;
@@ -113,6 +114,33 @@ pub extern "C" fn inrush_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn inrush_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|e| e.as_ptr())
+}
+
+/// Registers functions of operators.
+///
+/// # Safety
+/// See `inrush.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inrush_register_operators(
+    list_of: *const COperator,
+    count: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe { register_c(list(list_of, count, "operators")?) }
+    })
+}
+
+/// Registers the functions of a shared library.
+///
+/// # Safety
+/// See `inrush.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn inrush_load_operators(path: *const c_char) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        load_operators(Path::new(unsafe { string(path, "path") }?))
+    })
 }
 
 /// Loads a package from a file.

@@ -13,6 +13,19 @@ use std::path::PathBuf;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub operators: OperatorArgs,
+}
+
+/// Operators that users define: their functions are called where a package runs.
+#[derive(Args, Debug, Clone, Default)]
+pub struct OperatorArgs {
+    /// Declare an operator of your own that the model calls: "mylib::scale(Tensor x, float by=2.0) -> Tensor"; repeat for several
+    #[arg(long = "operator", value_name = "SCHEMA", global = true)]
+    pub declared: Vec<String>,
+    /// Load a shared library with functions of operators, which exports inrush_operators (see inrush.h); repeat for several
+    #[arg(long = "operators", value_name = "LIBRARY", global = true)]
+    pub libraries: Vec<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]

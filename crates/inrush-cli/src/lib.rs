@@ -12,6 +12,7 @@
 //! targets   the targets of a package as text
 //! io        safetensors files
 //! compare   outputs against expected ones
+//! operators operators that users define
 //! out       standard output that may be closed early
 //! progress  the spinner
 //! ```
@@ -28,6 +29,7 @@ pub mod doctor;
 pub mod explain;
 pub mod inspect;
 pub mod io;
+pub mod operators;
 pub mod out;
 pub mod package;
 pub mod progress;

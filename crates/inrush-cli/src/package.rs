@@ -19,6 +19,7 @@ use inrush_graph::Graph;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_package::{Cpu, Options, Package, Panels, TREES, TargetParts, WeightData, aoti};
 use inrush_program::Program;
+use inrush_program::parts::operator_calls;
 use inrush_runtime::cache::Cache;
 use inrush_runtime::triton::{Binary, Pool};
 use std::collections::BTreeMap;
@@ -107,6 +108,14 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
         };
         compiled.push(made.map_err(|e| of_one(e).in_file(shown.clone()))?);
     }
+    let operators = operators(&compiled);
+    if library.is_some() && !operators.is_empty() {
+        let e = Error::unsupported(format!(
+            "custom operators in a package that PyTorch loads by itself: {}",
+            operators.join(", ")
+        ));
+        return Err(e.in_file(shown));
+    }
     progress.step("write".into());
     // Checksums are compared before the bytes are copied, so that a damaged archive makes no
     // package.
@@ -152,6 +161,7 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
             "targets": names,
             "compile_ms": ms,
             "bytes": bytes,
+            "operators": operators,
         });
         say!("{line}")?;
     } else {
@@ -161,8 +171,25 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
             a.output.display(),
             bytes as f64 / 1e6
         )?;
+        for o in operators {
+            say!("  the host registers {o}")?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the operators of the user's that compiled targets call, each once.
+fn operators(compiled: &[Compiled]) -> Vec<String> {
+    let mut all: Vec<String> = (compiled.iter())
+        .flat_map(|c| match c {
+            Compiled::Cpu { program, .. } => operator_calls(program),
+            Compiled::Gpu { lowered, .. } => lowered.operator_calls(),
+        })
+        .map(|c| c.operator.clone())
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Finds the library that a package of format `aoti` holds.

@@ -153,7 +153,11 @@ pub(crate) fn compile_graph(
 
 /// Opens a `.pt2` archive.
 pub fn open_archive(path: &Path) -> Result<inrush_torch::Model> {
-    inrush_torch::open(path)
+    let options = inrush_torch::Options {
+        operators: &crate::operators::declared(),
+        ..inrush_torch::Options::default()
+    };
+    inrush_torch::open_with(path, &options)
 }
 
 /// Returns the shared object, how long it took, and when it was there.

@@ -3,6 +3,7 @@
 use inrush_host::program::{LibraryOp, Lowered, StepKind};
 use inrush_package::{CpuTarget, GpuTarget, Package, Target};
 use inrush_program::parts::outline::outline;
+use inrush_program::parts::{Custom, Work, operator_calls};
 use std::fmt::Write;
 
 /// Returns the text of a package's targets: a line for each, then their programs.
@@ -17,6 +18,9 @@ pub(crate) fn text(package: &Package, stage: &str) -> String {
                 Target::Gpu(t) => gpu(package, t),
             };
             _ = writeln!(out, "target {t}: {line}");
+            for o in operators(t) {
+                _ = writeln!(out, "  the host registers {o}");
+            }
         }
     }
     for t in &package.targets {
@@ -34,6 +38,18 @@ pub(crate) fn text(package: &Package, stage: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the operators of the user's that a target calls, each once.
+pub(crate) fn operators(t: &Target) -> Vec<&str> {
+    let calls: Vec<&Custom> = match t {
+        Target::Cpu(t) => operator_calls(&t.program),
+        Target::Gpu(t) => t.lowered.operator_calls(),
+    };
+    let mut all: Vec<&str> = calls.into_iter().map(|c| c.operator.as_str()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Returns what a target for a CPU consists of.
@@ -112,10 +128,9 @@ fn steps(lowered: &Lowered, depth: usize, out: &mut String) {
                 _ = writeln!(out, "{pad}%{} = view(%{})", v.value, v.base);
             }
             StepKind::Work(w) => {
-                let host = if w.bodies().is_empty() {
-                    "on the host, "
-                } else {
-                    ""
+                let host = match **w {
+                    Work::Dynamic(_) | Work::Library { .. } => "on the host, ",
+                    _ => "",
                 };
                 let origin: Vec<&str> = w.origin().split_whitespace().collect();
                 _ = writeln!(

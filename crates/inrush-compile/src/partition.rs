@@ -415,8 +415,8 @@ impl Cutter<'_> {
         let reads: Vec<ValueId> = node.reads().collect();
         // A declared operator of the user's writes nothing once the graph is functional.
         let writes = may_write(&node.op) && self.graph.operator(&node.op).is_none();
-        let waits = writes
-            || (reads.iter()).any(|v| self.open_values.contains(&root(&self.views, *v)));
+        let waits =
+            writes || (reads.iter()).any(|v| self.open_values.contains(&root(&self.views, *v)));
         if waits {
             self.close();
         }

@@ -5,7 +5,7 @@
 //! for all launches.
 
 use crate::host::{Gpu, LibraryOp, Lowered, Object, Out, Segment, Step, StepKind};
-use crate::parts::Work;
+use crate::parts::{Custom, Work};
 use crate::{Buffer, Dt, GpuKernel, Guard, Place, Step as Launched};
 use inrush_base::{Error, Result};
 use std::collections::BTreeSet;
@@ -197,6 +197,17 @@ impl Lowered {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Returns the calls of operators of the user's, in all programs.
+    pub fn operator_calls(&self) -> Vec<&Custom> {
+        (self.programs().into_iter())
+            .flat_map(|l| l.works())
+            .filter_map(|w| match w {
+                Work::Custom(c) => Some(c),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Returns true if a call waits for data of the device, which decide about sizes or about what runs.

@@ -16,6 +16,7 @@ mod hosted;
 mod into;
 mod library;
 mod model;
+pub mod operators;
 mod package;
 mod panels;
 mod parts;

@@ -89,9 +89,11 @@ impl<'a> Calls<'a> {
         let written = written.filter(|(p, a)| p.written && matches!(a, Argument::Tensor(_)));
         let count = node.outs.len().checked_sub(written.count());
         let results = count.and_then(|n| node.outs.get(..n));
-        let results = (results.ok_or_else(|| Error::internal("a call without results"))?.iter())
-            .map(|v| self.layout(*v))
-            .collect::<Result<_>>()?;
+        let results = (results
+            .ok_or_else(|| Error::internal("a call without results"))?
+            .iter())
+        .map(|v| self.layout(*v))
+        .collect::<Result<_>>()?;
         Ok(Custom {
             operator: operator.to_string(),
             args,
@@ -113,7 +115,11 @@ impl<'a> Calls<'a> {
             Arg::Value(v) => Argument::Tensor(self.slots.of(tensor(v)?)),
             Arg::Values(all) => Argument::Tensors(
                 (all.iter())
-                    .map(|v| v.as_ref().map(|v| Ok(self.slots.of(tensor(v)?))).transpose())
+                    .map(|v| {
+                        v.as_ref()
+                            .map(|v| Ok(self.slots.of(tensor(v)?)))
+                            .transpose()
+                    })
                     .collect::<Result<_>>()?,
             ),
             Arg::Int(_) | Arg::Float(_) | Arg::Bool(_) if kind == Kind::Tensor => {

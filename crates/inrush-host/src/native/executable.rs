@@ -7,6 +7,7 @@ use crate::program::{Lowered, StepKind};
 use inrush_base::{Error, Result};
 use inrush_program::Reads;
 use inrush_program::parts::Work;
+use inrush_runtime::operators::Registered;
 use inrush_runtime::triton::Binary;
 use inrush_runtime::{Model, Pool};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +35,8 @@ pub(super) enum Ready {
     Dynamic,
     /// Functions of the library, on tensors of the host.
     Library(Box<Model>),
+    /// An operator of the user's.
+    Custom(Registered),
     /// Programs of control flow.
     Bodies(Vec<Executable>),
 }
@@ -87,6 +90,7 @@ impl Ready {
                 let model = Model::of_library(segment.program.clone(), pool()?)?;
                 Ok(Ready::Library(Box::new(model)))
             }
+            Work::Custom(c) => Ok(Ready::Custom(super::custom::find(c)?)),
             Work::Cond(_) | Work::While(_) | Work::Scan(_) => {
                 let bodies = work.bodies().into_iter();
                 let ready = bodies.map(|(_, b)| Executable::new(b.program.clone(), binaries));

@@ -22,6 +22,7 @@
 
 mod call;
 mod complex;
+mod custom;
 pub mod device;
 pub mod dlpack;
 mod executable;

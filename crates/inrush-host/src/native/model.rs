@@ -111,6 +111,7 @@ impl Model {
         let driver = Driver::get()?;
         let context = driver.primary_context(device.index)?;
         let _entered = driver.enter(context)?;
+        super::custom::check_operators(&lowered)?;
         let executable = Executable::new(lowered, &mut binaries.into_iter())?;
         let plan = &executable.plan;
         let hosts = Hosts::new(

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! dynamic   copy the inputs to the host, run the function, copy its results to the device
+//! custom    call the function that the host registered, on tensors where they are (custom.rs)
 //! cond      read the predicate (the host waits for it), run one of two programs
 //! while     likewise in each turn
 //! scan      slices of device tensors; results are copied to their places on the device
@@ -171,6 +172,9 @@ impl<'a> CallState<'a> {
                 let results = self.library(process, frame, segment, model);
                 results.map_err(|e| e.context(origin))?
             }
+            (Work::Custom(c), Ready::Custom(function)) => {
+                self.custom(process, frame, c, function)?
+            }
             (work, Ready::Bodies(bodies)) => {
                 let mut control = Control {
                     call: self,
@@ -195,14 +199,14 @@ impl<'a> CallState<'a> {
         }
     }
 
-    fn size(&self, id: SizeId) -> Result<i64> {
+    pub(super) fn size(&self, id: SizeId) -> Result<i64> {
         self.sizes[id.0 as usize].ok_or_else(|| {
             Error::input("a size that depends on data is not known, overflows or divides by zero")
         })
     }
 
     /// Returns the value in a slot; a tensor is in memory of this call or of its caller.
-    fn slot(
+    pub(super) fn slot(
         &mut self,
         process: &Process,
         frame: &mut Frame<'_, Process>,

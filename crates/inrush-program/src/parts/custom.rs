@@ -1,7 +1,8 @@
 //! Calls of operators that users define. Their functions are the host's, registered by name.
 
+use super::StepKind;
 use crate::host::Layout;
-use crate::{Dt, Num, SizeId};
+use crate::{Dt, Num, Program, SizeId};
 use inrush_base::schema::{Kind, Operator, Schema};
 use inrush_base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,22 @@ pub enum Argument {
 
 /// Dimensions that a result has at most.
 const MOST_DIMENSIONS: usize = 64;
+
+/// Returns the calls of operators of a program and of those that it calls.
+pub fn operator_calls(program: &Program) -> Vec<&Custom> {
+    let mut all = Vec::new();
+    collect(program, &mut all);
+    all
+}
+
+fn collect<'a>(program: &'a Program, all: &mut Vec<&'a Custom>) {
+    for step in program.parts.iter().flat_map(|p| &p.steps) {
+        if let StepKind::Custom(c) = &step.kind {
+            all.push(c);
+        }
+        (step.kind.programs().into_iter()).for_each(|p| collect(p, all));
+    }
+}
 
 impl Custom {
     /// Slots that the call reads.

@@ -21,7 +21,7 @@ pub mod outline;
 mod verify;
 mod work;
 
-pub use custom::{Argument, Custom};
+pub use custom::{Argument, Custom, operator_calls};
 pub use work::Work;
 
 /// Levels of programs within programs. Bounds recursion over packages, which are untrusted.
@@ -205,10 +205,9 @@ impl StepKind {
             StepKind::Cond(c) => vec![&c.then.program, &c.otherwise.program],
             StepKind::While(w) => vec![&w.condition.program, &w.body.program],
             StepKind::Scan(s) => vec![&s.body.program],
-            StepKind::View(_)
-            | StepKind::Dynamic(_)
-            | StepKind::Custom(_)
-            | StepKind::Write(_) => Vec::new(),
+            StepKind::View(_) | StepKind::Dynamic(_) | StepKind::Custom(_) | StepKind::Write(_) => {
+                Vec::new()
+            }
         }
     }
 }

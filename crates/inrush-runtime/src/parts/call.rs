@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(super) struct Call<'a> {
     model: &'a Model,
     program: &'a Program,
-    parts: &'a Sequence,
+    pub(super) parts: &'a Sequence,
     /// Values by slot; `None` before the step that makes one and after the last that reads it.
     pub(super) slots: Vec<Option<Value>>,
     /// By symbol; `None` for one that depends on data which is not there yet.
@@ -52,6 +52,7 @@ impl Model {
             match (&step.kind, ready) {
                 (StepKind::Segment(s), Ready::Segment(model)) => call.segment(s, model)?,
                 (StepKind::Dynamic(d), Ready::Dynamic(f)) => call.dynamic(d, f)?,
+                (StepKind::Custom(c), Ready::Custom(f)) => call.custom(c, f, &step.frees)?,
                 (StepKind::View(v), _) => call.view(v)?,
                 (StepKind::Cond(c), Ready::Bodies(b)) => call.cond(c, b)?,
                 (StepKind::While(w), Ready::Bodies(b)) => call.while_loop(w, b)?,
@@ -186,8 +187,13 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Returns a size that is known by now.
+    pub(super) fn known(&self, id: SizeId) -> Option<i64> {
+        self.sizes[id.0 as usize]
+    }
+
     pub(super) fn size(&self, id: SizeId) -> Result<i64> {
-        self.sizes[id.0 as usize].ok_or_else(|| {
+        self.known(id).ok_or_else(|| {
             Error::input("a size that depends on data is not known, overflows or divides by zero")
         })
     }

@@ -11,6 +11,7 @@
 
 mod call;
 mod control;
+mod custom;
 mod dynamic;
 pub mod flow;
 mod write;
@@ -18,6 +19,7 @@ mod write;
 pub use dynamic::run_dynamic;
 
 use crate::model::{Bound, Model};
+use crate::operators::{OperatorDevice, Registered, check_operators, find_operator};
 use crate::tensor::Value;
 use crate::weights::WeightSource;
 use inrush_base::{Error, Result};
@@ -46,6 +48,7 @@ enum Ready {
     Segment(Box<Model>),
     Bodies(Vec<Model>),
     Dynamic(&'static DynamicFunction),
+    Custom(Registered),
     Plain,
 }
 
@@ -55,7 +58,7 @@ impl Ready {
         match self {
             Ready::Segment(m) => std::slice::from_ref(m),
             Ready::Bodies(all) => all,
-            Ready::Dynamic(_) | Ready::Plain => &[],
+            Ready::Dynamic(_) | Ready::Custom(_) | Ready::Plain => &[],
         }
     }
 }
@@ -70,6 +73,7 @@ impl BoundParts {
         let Some(parts) = &program.parts else {
             return Ok(None);
         };
+        check_operators(program)?;
         let bind = |p: &Program| Bound::on(Arc::new(p.clone()), weights.clone(), pool.clone());
         let programs = (parts.steps.iter())
             .map(|s| s.kind.programs().into_iter().map(bind).collect())
@@ -107,6 +111,7 @@ impl BoundParts {
                     None => return Err(Error::internal("a segment has no program")),
                 },
                 StepKind::Dynamic(d) => Ready::Dynamic(function(&d.function)?),
+                StepKind::Custom(c) => Ready::Custom(find_operator(c, OperatorDevice::Cpu)?),
                 StepKind::Cond(_) => Ready::Bodies(models),
                 StepKind::While(_) | StepKind::Scan(_) => {
                     models.iter().for_each(keep_small_blocks);
@@ -127,6 +132,7 @@ impl LoadedParts {
             Ready::Segment(m) => Ready::Segment(Box::new(moved(m))),
             Ready::Bodies(all) => Ready::Bodies(all.iter().map(moved).collect()),
             Ready::Dynamic(f) => Ready::Dynamic(f),
+            Ready::Custom(f) => Ready::Custom(f.clone()),
             Ready::Plain => Ready::Plain,
         };
         LoadedParts {

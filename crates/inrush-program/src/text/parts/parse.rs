@@ -3,8 +3,8 @@
 use super::super::parse::Parser;
 use crate::host::{Layout, Read, Segment, Symbol, View};
 use crate::parts::{
-    Argument, Body, Cond, Custom, Dynamic, MOST_NESTED, Operand, Out, Param, Scan, Sequence, Step, StepKind, While,
-    Write,
+    Argument, Body, Cond, Custom, Dynamic, MOST_NESTED, Operand, Out, Param, Scan, Sequence, Step,
+    StepKind, While, Write,
 };
 use inrush_base::Result;
 use inrush_base::text::Token;

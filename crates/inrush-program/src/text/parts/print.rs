@@ -3,7 +3,8 @@
 use super::super::print::{Sizes, symbol_name};
 use crate::host::{Layout, Read, Segment, View};
 use crate::parts::{
-    Argument, Body, Custom, Dynamic, Operand, Out, Param, Scan, Sequence, Step, StepKind, While, Write,
+    Argument, Body, Custom, Dynamic, Operand, Out, Param, Scan, Sequence, Step, StepKind, While,
+    Write,
 };
 use crate::{Num, Program, Scalar};
 use inrush_base::text::{quote, show_name};
@@ -188,7 +189,9 @@ impl Lines<'_> {
             .map(|a| match a {
                 Argument::None => "none".into(),
                 Argument::Tensor(s) => format!("%{s}"),
-                Argument::Tensors(all) => format!("tensors [{}]", list(all.iter().map(slot).collect())),
+                Argument::Tensors(all) => {
+                    format!("tensors [{}]", list(all.iter().map(slot).collect()))
+                }
                 Argument::Size(id) => format!("size {}", self.sizes.get(*id)),
                 Argument::Sizes(all) => format!("sizes {}", self.sizes.list(all)),
                 Argument::Num(n) => num(n),

@@ -1,0 +1,105 @@
+//! Calls of operators of the user's.
+
+use super::call::Call;
+use crate::operators::{OperatorCall, OperatorTensor, Registered, arguments, invoke};
+use crate::tensor::{Tensor, Value, contiguous_strides};
+use inrush_base::{Error, Result};
+use inrush_program::host::Layout;
+use inrush_program::parts::{Argument, Custom};
+use std::sync::Arc;
+
+impl Call<'_> {
+    /// Calls the function of an operator of the user's. Nothing reads the slots in `frees` after it.
+    pub(super) fn custom(
+        &mut self,
+        c: &Custom,
+        function: &Registered,
+        frees: &[usize],
+    ) -> Result<()> {
+        let schema = &function.operator.schema;
+        let mut written: Vec<Option<Tensor>> = vec![None; c.args.len()];
+        for (at, a) in c.args.iter().enumerate() {
+            if let (Argument::Tensor(slot), true) = (a, c.written(schema, at).is_some()) {
+                written[at] = Some(self.to_write(*slot, frees)?);
+            }
+        }
+        let args = arguments(c, &|id| self.size(id), |at, slot| match &written[at] {
+            Some(t) => Ok(operator_tensor(t)),
+            None => self.tensor(slot).map(operator_tensor),
+        })?;
+        let mut made: Vec<Option<Tensor>> = (c.results.iter())
+            .map(|l| self.result(l))
+            .collect::<Result<_>>()?;
+        let results = (made.iter())
+            .map(|t| t.as_ref().map(operator_tensor))
+            .collect();
+        let mut make = |at: usize, sizes: &[i64]| {
+            let t = self.asked_for(&c.results[at], sizes)?;
+            let given = operator_tensor(&t);
+            made[at] = Some(t);
+            Ok(given)
+        };
+        let mut call = OperatorCall::new(args, results, std::ptr::null_mut(), &mut make);
+        invoke(function, &mut call, &c.origin)?;
+        drop(call);
+        let new = written.into_iter().flatten();
+        for (slot, t) in c.outs.iter().zip(made.into_iter().flatten().chain(new)) {
+            self.slots[*slot] = Some(Value::Tensor(t));
+        }
+        Ok(())
+    }
+
+    /// Returns a tensor with the contents of a slot that the function may write: a copy, unless nothing else has the memory.
+    fn to_write(&mut self, slot: usize, frees: &[usize]) -> Result<Tensor> {
+        let given = self.parts.inputs.contains(&slot)
+            || self.parts.weights.iter().any(|(weight, _)| *weight == slot);
+        let t = self.tensor(slot)?;
+        if frees.contains(&slot) && !given && Arc::strong_count(&t.storage) == 1 {
+            return Ok(t.clone());
+        }
+        let copy = self.allocate(t.dtype, t.sizes.clone(), t.strides.clone())?;
+        // SAFETY: fresh memory of the same dtype, sizes and strides.
+        unsafe { t.copy_to(&copy) };
+        Ok(copy)
+    }
+
+    /// Allocates a result; `None` if a size is not known before the call.
+    fn result(&self, l: &Layout) -> Result<Option<Tensor>> {
+        let known = |ids: &[inrush_program::SizeId]| -> Option<Vec<i64>> {
+            ids.iter().map(|id| self.known(*id)).collect()
+        };
+        let (Some(sizes), Some(strides)) = (known(&l.sizes), known(&l.strides)) else {
+            return Ok(None);
+        };
+        if sizes.iter().chain(&strides).any(|n| *n < 0) {
+            return Err(Error::input(format!(
+                "a result of sizes {sizes:?} and strides {strides:?}"
+            )));
+        }
+        self.allocate(l.dtype.0, sizes, strides).map(Some)
+    }
+
+    /// Allocates a result of the sizes that a function asks for.
+    fn asked_for(&self, l: &Layout, sizes: &[i64]) -> Result<Tensor> {
+        let fits = sizes.len() == l.sizes.len()
+            && (sizes.iter().zip(&l.sizes))
+                .all(|(n, id)| *n >= 0 && self.known(*id).is_none_or(|known| known == *n));
+        if !fits {
+            return Err(Error::input(format!(
+                "a result of sizes {sizes:?}, which are not those that the program declares"
+            )));
+        }
+        self.allocate(l.dtype.0, sizes.to_vec(), contiguous_strides(sizes))
+    }
+}
+
+/// Returns a tensor as functions see it.
+fn operator_tensor(t: &Tensor) -> OperatorTensor {
+    OperatorTensor {
+        dtype: t.dtype,
+        sizes: t.sizes.clone(),
+        strides: t.strides.clone(),
+        data: t.data(),
+        device: None,
+    }
+}
