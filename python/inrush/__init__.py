@@ -11,6 +11,8 @@ its other functions:
     inrush.torch_patches()              which functions of PyTorch are replaced, why, and what is off with this release
     inrush.aot_compile(program, path)   a package from an exported program
     inrush.load(path)                   the package as a callable
+    inrush.register_operator(schema, f) the function that packages call for an operator of one's own
+    inrush.load_operators(path)         those of a shared library
 
 Importing it does not import PyTorch.
 """
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from inrush.capture.outcomes import captures as captures
     from inrush.compile_options import options as options
     from inrush.dynamo_backend import backend as backend
+    from inrush.operators import load_operators as load_operators
+    from inrush.operators import register_operator as register_operator
     from inrush.package import CompiledPackage as CompiledPackage
     from inrush.package import aot_compile as aot_compile
     from inrush.package import load as load
@@ -46,6 +50,8 @@ _LAZY = {
     "aot_compile": "package",
     "load": "package",
     "CompiledPackage": "package",
+    "register_operator": "operators",
+    "load_operators": "operators",
     "last_compile": "report",
     "compilations": "report",
     "Compilation": "report",

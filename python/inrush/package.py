@@ -14,8 +14,8 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inrush import _native, fallback, log
-from inrush._native import InputError
+from inrush import _native, fallback, log, operators
+from inrush._native import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -66,13 +66,22 @@ def aot_compile(
         torch.export.save(program, archive)
         made = path if format == "inrush" else os.path.join(folder, "package.inrush")
         # PyTorch reads the weights of an archive of its own.
-        _native.compile_package(archive, made, wanted, libraries, format == "inrush")
+        _native.compile_package(archive, made, wanted, libraries, format == "inrush", operators.schemas(program))
+        if format == "aoti":
+            _refuse_operators(made)
         with zipfile.ZipFile(made, "a", compression=zipfile.ZIP_STORED) as package:
             package.writestr(TREES, json.dumps(trees))
         if format == "aoti":
             _native.pack_aoti(made, path, _library_folders())
     log.package.info("wrote %s for %s", path, ", ".join(wanted))
     return path
+
+
+def _refuse_operators(path: str) -> None:
+    """Refuses operators of the user's, whose functions PyTorch's loader does not pass on."""
+    found = [schema for device in ("cpu", "cuda") for schema, _ in _native.package_operators(path, device)]
+    if found:
+        raise UnsupportedError(f"custom operators in a package that PyTorch loads by itself: {', '.join(dict.fromkeys(found))}")
 
 
 def _library_folders() -> list[str]:
@@ -99,6 +108,9 @@ def load(
 
     ``threads`` run each call on the CPU, by default PyTorch's. ``seed`` is that of the first call's random numbers where the
     program draws some; each call takes the next.
+
+    Operators that are not PyTorch's own are called: those of ``torch.library`` as they are, others by the functions of
+    :func:`inrush.register_operator` and :func:`inrush.load_operators`.
     """
     import torch
 
@@ -107,6 +119,7 @@ def load(
         of_cpu = [name for name in _native.package_targets(path) if name.startswith("cpu")]
         device = "cpu" if of_cpu else "cuda:0"
     on = _device(device)
+    operators.take_from_torch(path, on.type)
     if on.type == "cpu":
         if cuda_graphs:
             raise InputError("CUDA graphs are for GPUs, not for the CPU")

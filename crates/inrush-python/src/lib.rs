@@ -32,6 +32,7 @@ mod compile;
 mod errors;
 pub mod fx;
 mod host;
+mod operators;
 mod overlap;
 mod package;
 mod source;
@@ -52,6 +53,9 @@ mod _native {
 
     #[pymodule_export]
     use super::callable::{Compiled, compile_fx, restore};
+
+    #[pymodule_export]
+    use super::operators::{load_operators, package_operators, register};
 
     #[pymodule_export]
     use super::package::{

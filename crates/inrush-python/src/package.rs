@@ -13,6 +13,8 @@ use crate::errors::raise;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use crate::host::shim::{Shims, shims};
 use crate::host::triton;
+use crate::operators;
+use inrush_base::schema::Operator;
 use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_compile::{Libraries, Options};
 use inrush_graph::Graph;
@@ -39,7 +41,7 @@ use std::time::Duration;
 
 /// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`, for all `targets`. Matrix
 /// products on GPUs are calls of cuBLAS if `libraries` is true. Weights of a package for one CPU are stored in panels if `panels` is
-/// true.
+/// true. `operators` are the schemas of operators that are not PyTorch's.
 #[pyfunction]
 pub fn compile_package(
     py: Python<'_>,
@@ -48,6 +50,7 @@ pub fn compile_package(
     targets: Vec<String>,
     libraries: bool,
     panels: bool,
+    operators: Vec<String>,
 ) -> PyResult<()> {
     let wanted: Vec<Wanted> = (targets.iter())
         .map(|t| Wanted::parse(t))
@@ -57,7 +60,12 @@ pub fn compile_package(
     // Workers belong to the interpreter; without a GPU among the targets none are needed.
     let gpus = wanted.iter().any(|w| matches!(w, Wanted::Gpu(_)));
     let pool = gpus.then(|| triton::package_pool(py)).transpose()?;
-    let how = How { libraries, panels };
+    let operators = operators::declarations(&operators).map_err(raise)?;
+    let how = How {
+        libraries,
+        panels,
+        operators: &operators,
+    };
     py.detach(|| write(&archive, &output, &wanted, how, pool.as_ref()))
         .map_err(raise)
 }
@@ -116,9 +124,10 @@ enum Compiled {
 
 /// How a package is made.
 #[derive(Copy, Clone)]
-struct How {
+struct How<'a> {
     libraries: bool,
     panels: bool,
+    operators: &'a [Operator],
 }
 
 /// Compiles and writes a package. Runs without the interpreter's lock.
@@ -126,10 +135,14 @@ fn write(
     archive: &Path,
     output: &Path,
     wanted: &[Wanted],
-    how: How,
+    how: How<'_>,
     pool: Option<&Pool>,
 ) -> Result<()> {
-    let mut model = inrush_torch::open(archive)?;
+    let options = inrush_torch::Options {
+        operators: how.operators,
+        ..inrush_torch::Options::default()
+    };
+    let mut model = inrush_torch::open_with(archive, &options)?;
     // Weights are views of the mapped archive. Ranges are checked once, before anything reads them.
     model.weights.check()?;
     // The graph is consumed; the weights of the model are still needed for the package.

@@ -157,5 +157,6 @@ fn operator_tensor(t: &DeviceTensor) -> OperatorTensor {
         strides: t.strides.clone(),
         data: t.address as usize as *mut u8,
         device: Some(t.device),
+        owner: t.owner.clone(),
     }
 }

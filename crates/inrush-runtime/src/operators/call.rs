@@ -4,11 +4,13 @@ use super::Registered;
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_program::parts::{Argument, Custom};
 use inrush_program::{Num, SizeId};
+use std::any::Any;
 use std::ffi::c_void;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// A tensor that a function is given: its elements are in memory of the call's device, from `data` on.
-#[derive(Debug)]
 pub struct OperatorTensor {
     pub dtype: DType,
     pub sizes: Vec<i64>,
@@ -18,6 +20,14 @@ pub struct OperatorTensor {
     pub data: *mut u8,
     /// The GPU's number; `None` in memory of the host.
     pub device: Option<i32>,
+    /// Keeps the memory: clone it to use the tensor after the call.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for OperatorTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.sizes)
+    }
 }
 
 /// A type of elements that a tensor of the host can be seen as.

@@ -101,5 +101,6 @@ fn operator_tensor(t: &Tensor) -> OperatorTensor {
         strides: t.strides.clone(),
         data: t.data(),
         device: None,
+        owner: t.storage.clone(),
     }
 }

@@ -1,0 +1,119 @@
+"""Operators that users define, in packages: ``torch.library`` has them where a model is exported, the host where it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inrush import _native, log
+from inrush._native import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+# Namespaces whose operators are PyTorch's.
+_OF_PYTORCH = ("aten", "prims", "prim", "higher_order", "_c10d_functional", "c10d_functional")
+
+
+def register_operator(schema: str, function: Callable[..., Any], *, device: str = "cpu") -> None:
+    """Registers the function that packages call for an operator of one's own, for models that are loaded afterwards.
+
+    ``schema`` is the operator's with its name, ``"mylib::scale(Tensor x, float by=2.0) -> Tensor"``. The function takes the arguments
+    in the order of the schema and gives the results; what it writes, the schema says (``Tensor(a!) x``). ``device`` is ``"cpu"`` or
+    ``"cuda"``: then work goes to PyTorch's current stream. Operators that ``torch.library`` knows need no registration.
+    """
+
+    def call(args: list[Any], results: list[Any], allocate: Callable[[int, list[int]], Any], stream: int) -> None:
+        given = [_argument(a) for a in args]
+        tensors = [None if r is None else _tensor(r) for r in results]
+        with _stream(given, tensors, stream):
+            _fill(function(*given), tensors, allocate, schema)
+
+    _native.register_operator(schema, device, call)
+
+
+def load_operators(path: str | os.PathLike[str]) -> None:
+    """Registers the functions of a shared library, which exports ``inrush_operators``: see ``inrush.h``."""
+    _native.load_operators(os.fspath(path))
+
+
+def schemas(program: torch.export.ExportedProgram) -> list[str]:
+    """The schemas of the operators of a program that are not PyTorch's own."""
+    import torch
+
+    found: dict[str, None] = {}
+    for module in program.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            op = node.target
+            if node.op == "call_function" and isinstance(op, torch._ops.OpOverload) and op.namespace not in _OF_PYTORCH:
+                found.setdefault(str(op._schema))
+    return list(found)
+
+
+def take_from_torch(path: str, device: str) -> None:
+    """Registers PyTorch's functions for what a package calls and nothing has registered."""
+    for schema, registered in _native.package_operators(path, device):
+        op = None if registered else _of_torch(schema)
+        if op is not None:
+            log.package.info("%s is PyTorch's", schema)
+            register_operator(schema, op, device=device)
+
+
+def _of_torch(schema: str) -> Any:
+    """The operator of ``torch.ops`` of this name; ``None`` if there is none."""
+    import torch
+
+    namespace, _, name = schema.split("(")[0].partition("::")
+    name, _, overload = name.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return getattr(packet, overload or "default", None)
+
+
+def _argument(value: Any) -> Any:
+    """An argument as functions take it: capsules are tensors, names of dtypes are dtypes."""
+    if type(value).__name__ == "PyCapsule":
+        return _tensor(value)
+    if isinstance(value, list):
+        return [_argument(v) for v in value]
+    return value
+
+
+def _tensor(capsule: Any) -> torch.Tensor:
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(capsule)
+
+
+def _stream(args: Sequence[Any], results: Sequence[Any], stream: int) -> Any:
+    """Makes the call's stream PyTorch's current one."""
+    import contextlib
+
+    import torch
+
+    tensors = [t for t in (*args, *results) if isinstance(t, torch.Tensor)]
+    device = next((t.device for t in tensors if t.device.type == "cuda"), None)
+    if device is None:
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
+
+
+def _fill(given: Any, results: list[Any], allocate: Callable[[int, list[int]], Any], schema: str) -> None:
+    """Copies what a function gives into the results."""
+    import torch
+
+    flat: list[torch.Tensor] = []
+    for value in given if isinstance(given, (tuple, list)) else [] if given is None else [given]:
+        flat.extend(value if isinstance(value, (tuple, list)) else [value])
+    if len(flat) != len(results):
+        raise InputError(f"the function of `{schema}` gives {len(flat)} tensors, the package takes {len(results)}")
+    for at, (value, result) in enumerate(zip(flat, results)):
+        to = _tensor(allocate(at, list(value.shape))) if result is None else result
+        if to.dtype != value.dtype or to.shape != value.shape:
+            raise InputError(
+                f"result {at} of `{schema}` is {value.dtype} of sizes {list(value.shape)}, "
+                f"the package declares {to.dtype} of {list(to.shape)}"
+            )
+        to.copy_(value)
