@@ -1,7 +1,7 @@
 //! The example in C against the library: compiled with the system's C compiler, its classes compared with the labels.
 #![cfg(target_os = "linux")]
 
-use inrush_cli::args::CompileArgs;
+use inrush_cli::args::{CompileArgs, OperatorArgs};
 use inrush_cli::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -39,24 +39,33 @@ fn run(c: &mut Command) -> Output {
 
 /// Compiles a program in C against the header and the library.
 fn build(source: &Path, to: &Path) {
+    build_all(&[source], to);
+}
+
+/// Likewise from several sources.
+fn build_all(sources: &[&Path], to: &Path) {
     let library = library_folder();
     run(Command::new(compiler())
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"])
         .arg(repository().join("crates/inrush-capi/include"))
-        .arg(source)
+        .args(sources)
         .arg("-o")
         .arg(to)
         .arg("-L")
         .arg(&library)
-        .arg("-linrush")
+        .args(["-linrush", "-lm"])
         .arg(format!("-Wl,-rpath,{}", library.display())));
 }
 
 /// Makes the package of the digits.
 fn package(folder: &Path) -> PathBuf {
-    let output = folder.join("digits.inrush");
+    package_of(&repository().join("examples/digits/digits.pt2"), folder)
+}
+
+fn package_of(archive: &Path, folder: &Path) -> PathBuf {
+    let output = folder.join("model.inrush");
     inrush_cli::package::compile(&CompileArgs {
-        model: repository().join("examples/digits/digits.pt2"),
+        model: archive.to_path_buf(),
         output: output.clone(),
         target: vec!["cpu".into()],
         threads: Some(2),
@@ -158,4 +167,62 @@ fn a_fork_after_the_first_call_is_an_error() {
         texts[1].starts_with("3 this process is a fork"),
         "{texts:?}"
     );
+}
+
+#[test]
+fn operators_in_c_are_called() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let example = repository().join("examples/operators");
+    let program = folder.path().join("operators");
+    let host = repository().join("crates/inrush-capi/tests/operators.c");
+    build_all(&[&host, &example.join("operators.c")], &program);
+    let schemas = [
+        "example::scale(Tensor x, float by=2.0, str rounding=\"none\", int[]? dims=None) -> Tensor",
+        "example::count(Tensor(a!) seen, Tensor x, int by=1) -> ()",
+        "example::above(Tensor x, float limit) -> Tensor",
+        "example::blend(Tensor[] items, float[] weights, bool flip) -> (Tensor, Tensor[])",
+    ];
+    inrush_cli::operators::take(&OperatorArgs {
+        declared: schemas.map(str::to_string).to_vec(),
+        libraries: Vec::new(),
+    })
+    .expect("good schemas");
+    let package = package_of(&example.join("model.pt2"), folder.path());
+    let given = io::read(&example.join("model.inputs.safetensors")).expect("inputs");
+    let expect = io::read(&example.join("model.expect.safetensors")).expect("outputs");
+    let input = folder.path().join("input");
+    std::fs::write(&input, given["0"].to_bytes()).expect("the input");
+    let out = run(Command::new(&program).arg(&package).arg(&input));
+    let said = lines(&out);
+    let text = said.join("\n");
+    for words in [
+        "1 without: ",
+        "operators that the host did not register for `cpu`",
+        "example::blend(",
+        "model.py:",
+        "1 null: `operators` is NULL",
+        "1 bad: the operator `scale(Tensor x) -> Tensor`: its name has no namespace",
+        "1 bad: the `schema` of an operator is NULL",
+        "1 bad: functions of operators are for `cpu` or `cuda`, not `tpu`",
+        "1 bad: `a::b(Tensor x) -> Tensor` has no function",
+        "1 library: /nowhere/liboperators.so",
+        "2 failing: node `scale` (example.scale.default)",
+        "it is Sunday",
+        "1 wild: node `scale` (example.scale.default)",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    for k in 0..3 {
+        let line = said
+            .iter()
+            .find_map(|l| l.strip_prefix(&format!("output {k} ")));
+        let got: Vec<f32> = (line.expect("an output").split(' '))
+            .map(|w| w.parse().expect("a number"))
+            .collect();
+        let wanted = expect[&k.to_string()].to_bytes();
+        let word = |b: &[u8]| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
+        let wanted: Vec<f32> = wanted.chunks(4).map(word).collect();
+        assert_eq!(got.len(), wanted.len());
+        assert!(got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-5));
+    }
 }

@@ -8,6 +8,7 @@ use crate::args::RunArgs;
 use crate::out::say;
 use crate::{compare, io, session};
 use inrush_base::{DType, Error, Result};
+use inrush_program::parts::operator_calls;
 use inrush_program::{InputType, Program, Step, SymbolSource};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::{Model, Tensor, Value};
@@ -113,9 +114,10 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             ms(latency.best)
         )?;
         say!(
-            "  kernels  {} fused, {} matrix products or convolutions, 0 extern calls",
+            "  kernels  {} fused, {} matrix products or convolutions, {} calls of custom operators",
             counts.kernels,
-            counts.contractions
+            counts.contractions,
+            operator_calls(s.model.program()).len()
         )?;
         say!(
             "  memory   {:.2} MB a call, weights aside",

@@ -9,6 +9,7 @@
 //! device     tensors of GPUs, streams
 //! tensor     tensors -> NumPy arrays, or an object with DLPack and the buffer protocol
 //! nesting    how the exported module nested its inputs and outputs
+//! operators  functions of operators that users define
 //! signature  names, dtypes and sizes, for readers
 //! errors     inrush's errors as Python exceptions
 //! ```
@@ -26,6 +27,7 @@ mod device;
 mod errors;
 mod model;
 mod nesting;
+mod operators;
 mod signature;
 mod tensor;
 
@@ -47,6 +49,9 @@ mod _native {
 
     #[pymodule_export]
     use super::model::{Model, load};
+
+    #[pymodule_export]
+    use super::operators::{load_operators, register};
 
     #[pymodule_export]
     use super::signature::{InputSpec, OutputSpec, Signature, WeightSpec};

@@ -8,6 +8,7 @@
     model.signature                                 names, dtypes and sizes of inputs, outputs and weights
     model.update_weights({"fc.weight": w})          new weights while calls run ...
     model.swap_weights()                            ... which later calls use
+    inrush_runtime.register_operator(schema, f)     the function of an operator of your own, before models are loaded
 """
 
 from inrush_runtime._native import (
@@ -30,6 +31,8 @@ from inrush_runtime._native import (
     WeightSpec,
     __version__,
     load,
+    load_operators,
+    register_operator,
 )
 
 __all__ = [
@@ -52,4 +55,6 @@ __all__ = [
     "WeightSpec",
     "__version__",
     "load",
+    "load_operators",
+    "register_operator",
 ]
