@@ -1,11 +1,22 @@
 /* Functions of the operators that model.py calls, as a shared library for `--operators`:
  *
  *   cc -shared -fPIC -O2 -I crates/inrush-capi/include -o liboperators.so examples/operators/operators.c
+ *
+ * With -DDEVICE='"cuda"' the same functions serve GPUs whose memory the processor reads, such as that of the tests: they wait for the
+ * stream instead of giving it work.
  */
 #include "inrush.h"
 
 #include <math.h>
 #include <string.h>
+
+#ifndef DEVICE
+#define DEVICE "cpu"
+static void wait(InrushOperatorCall *call) { (void)call; }
+#else
+int cuStreamSynchronize(void *stream);
+static void wait(InrushOperatorCall *call) { cuStreamSynchronize(call->stream); }
+#endif
 
 static int32_t refuse(InrushOperatorCall *call, const char *why) {
   call->fail(call, why);
@@ -35,6 +46,7 @@ static int is_dense(const DLTensor *t) {
 /* example::scale(Tensor x, float by=2.0, str rounding="none", int[]? dims=None) -> Tensor */
 static int32_t scale(void *context, InrushOperatorCall *call) {
   (void)context;
+  wait(call);
   const DLTensor *x = call->args[0].value.tensor, *y = call->results[0];
   double by = call->args[1].value.real;
   int even = strcmp(call->args[2].value.string, "even") == 0;
@@ -58,6 +70,7 @@ static int32_t scale(void *context, InrushOperatorCall *call) {
 /* example::count(Tensor(a!) seen, Tensor x, int by=1) -> () */
 static int32_t count(void *context, InrushOperatorCall *call) {
   (void)context;
+  wait(call);
   int64_t *seen = call->args[0].value.tensor->data;
   const DLTensor *x = call->args[1].value.tensor;
   for (int64_t r = 0; r < x->shape[0]; r++) {
@@ -72,6 +85,7 @@ static int32_t count(void *context, InrushOperatorCall *call) {
 /* example::above(Tensor x, float limit) -> Tensor */
 static int32_t above(void *context, InrushOperatorCall *call) {
   (void)context;
+  wait(call);
   const DLTensor *x = call->args[0].value.tensor;
   double limit = call->args[1].value.real;
   if (!is_float(x) || !is_dense(x))
@@ -93,6 +107,7 @@ static int32_t above(void *context, InrushOperatorCall *call) {
 /* example::blend(Tensor[] items, float[] weights, bool flip) -> (Tensor, Tensor[]) */
 static int32_t blend(void *context, InrushOperatorCall *call) {
   (void)context;
+  wait(call);
   const InrushArg *items = &call->args[0], *weights = &call->args[1];
   if (items->count != weights->count || call->num_results != (size_t)items->count + 1)
     return refuse(call, "a weight for each tensor is needed");
@@ -115,10 +130,10 @@ static int32_t blend(void *context, InrushOperatorCall *call) {
 
 const InrushOperator *inrush_operators(size_t *count_of) {
   static const InrushOperator all[] = {
-      {"example::scale(Tensor x, float by=2.0, str rounding=\"none\", int[]? dims=None) -> Tensor", "cpu", scale, NULL},
-      {"example::count(Tensor(a!) seen, Tensor x, int by=1) -> ()", "cpu", count, NULL},
-      {"example::above(Tensor x, float limit) -> Tensor", NULL, above, NULL},
-      {"example::blend(Tensor[] items, float[] weights, bool flip) -> (Tensor, Tensor[])", "cpu", blend, NULL},
+      {"example::scale(Tensor x, float by=2.0, str rounding=\"none\", int[]? dims=None) -> Tensor", DEVICE, scale, NULL},
+      {"example::count(Tensor(a!) seen, Tensor x, int by=1) -> ()", DEVICE, count, NULL},
+      {"example::above(Tensor x, float limit) -> Tensor", DEVICE, above, NULL},
+      {"example::blend(Tensor[] items, float[] weights, bool flip) -> (Tensor, Tensor[])", DEVICE, blend, NULL},
   };
   *count_of = sizeof all / sizeof all[0];
   return all;

@@ -73,7 +73,7 @@ def _of_torch(schema: str) -> Any:
 
 
 def _argument(value: Any) -> Any:
-    """An argument as functions take it: capsules are tensors, names of dtypes are dtypes."""
+    """An argument as functions take it: capsules are tensors."""
     if type(value).__name__ == "PyCapsule":
         return _tensor(value)
     if isinstance(value, list):

@@ -13,7 +13,7 @@
 
 use crate::schema::{Default_, Kind, Param, Schema};
 use crate::{Op, lookup};
-use inrush_base::{Error, Result};
+use inrush_base::{DType, Error, Result};
 use inrush_expr::Exprs;
 use inrush_graph::{Arg, MemoryFormat};
 
@@ -191,6 +191,14 @@ fn coerce(exprs: &Exprs, p: &Param, arg: Arg) -> Result<Arg> {
         (Kind::Bools, Arg::Bools(_)) => true,
         (Kind::Str, Arg::Str(_)) => true,
         (Kind::DType, Arg::DType(_)) => true,
+        // Defaults of operators that users define name a dtype by PyTorch's number.
+        (Kind::DType, Arg::Int(_)) => {
+            let code = constant(&arg).and_then(|c| i32::try_from(c).ok());
+            match code.and_then(DType::of_torch_code) {
+                Some(d) => return Ok(Arg::DType(d)),
+                None => false,
+            }
+        }
         (Kind::MemoryFormat, Arg::MemoryFormat(_)) => true,
         _ => false,
     };

@@ -73,6 +73,36 @@ impl DType {
         self.row().1
     }
 
+    /// PyTorch's number (`c10::ScalarType`, which is stable).
+    pub fn torch_code(self) -> i32 {
+        match self {
+            DType::U8 => 0,
+            DType::I8 => 1,
+            DType::I16 => 2,
+            DType::I32 => 3,
+            DType::I64 => 4,
+            DType::F16 => 5,
+            DType::F32 => 6,
+            DType::F64 => 7,
+            DType::C64 => 9,
+            DType::C128 => 10,
+            DType::Bool => 11,
+            DType::BF16 => 15,
+            DType::F8E5M2 => 23,
+            DType::F8E4M3FN => 24,
+            DType::F8E5M2FNUZ => 25,
+            DType::F8E4M3FNUZ => 26,
+            DType::U16 => 27,
+            DType::U32 => 28,
+            DType::U64 => 29,
+        }
+    }
+
+    /// Returns the dtype with a number of PyTorch's.
+    pub fn of_torch_code(code: i32) -> Option<DType> {
+        DType::all().find(|d| d.torch_code() == code)
+    }
+
     /// PyTorch's name: `float32`, `int64`, `bool`.
     pub fn torch_name(self) -> &'static str {
         self.row().2

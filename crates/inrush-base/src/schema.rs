@@ -270,7 +270,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Tensor => "Tensor",
-            Kind::Tensors => "Tensor?[]",
+            Kind::Tensors => "Tensor[]",
             Kind::Scalar => "Scalar",
             Kind::Scalars => "Scalar[]",
             Kind::Int => "int",

@@ -70,34 +70,14 @@ impl Shape {
     }
 }
 
-/// Returns PyTorch's number of a dtype (`c10::ScalarType`, which is stable).
+/// Returns PyTorch's number of a dtype: [`DType::torch_code`].
 pub fn dtype_code(d: DType) -> i32 {
-    match d {
-        DType::U8 => 0,
-        DType::I8 => 1,
-        DType::I16 => 2,
-        DType::I32 => 3,
-        DType::I64 => 4,
-        DType::F16 => 5,
-        DType::F32 => 6,
-        DType::F64 => 7,
-        DType::C64 => 9,
-        DType::C128 => 10,
-        DType::Bool => 11,
-        DType::BF16 => 15,
-        DType::F8E5M2 => 23,
-        DType::F8E4M3FN => 24,
-        DType::F8E5M2FNUZ => 25,
-        DType::F8E4M3FNUZ => 26,
-        DType::U16 => 27,
-        DType::U32 => 28,
-        DType::U64 => 29,
-    }
+    d.torch_code()
 }
 
-/// Returns the dtype with a number of PyTorch's, see [`dtype_code`].
+/// Returns the dtype with a number of PyTorch's.
 pub fn dtype_of(code: i32) -> Option<DType> {
-    DType::all().find(|d| dtype_code(*d) == code)
+    DType::of_torch_code(code)
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ fn arguments<'py>(py: Python<'py>, args: &[Arg]) -> PyResult<Bound<'py, PyList>>
             Arg::Bool(v) => list.append(*v)?,
             Arg::Bools(all) => list.append(all.clone())?,
             Arg::Text(t) => list.append(t.as_str())?,
-            Arg::DType(d) => list.append(d.torch_name())?,
+            Arg::DType(d) => list.append(py.import("torch")?.getattr(d.torch_name())?)?,
         }
     }
     Ok(list)
