@@ -211,3 +211,15 @@ fn coerce(exprs: &Exprs, p: &Param, arg: Arg) -> Result<Arg> {
         )))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::schema::Schema;
+
+    #[test]
+    fn every_row_has_a_good_schema() {
+        for row in crate::rows() {
+            Schema::parse(row.schema).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        }
+    }
+}

@@ -115,7 +115,7 @@ fn register_all() {
         (BLEND, blend),
     ];
     for (schema, f) in all {
-        register_operator(schema, OperatorDevice::Cpu, f).expect("a good schema");
+        register_operator(schema, OperatorDevice::CPU, f).expect("a good schema");
     }
 }
 
@@ -204,7 +204,7 @@ fn written_buffers_are_the_models() {
 }
 
 fn refused(schema: &str, f: Function, words: &[&str]) {
-    register_operator(schema, OperatorDevice::Cpu, f).expect("a good schema");
+    register_operator(schema, OperatorDevice::CPU, f).expect("a good schema");
     let given = values("model.inputs.safetensors");
     let error = open().and_then(|m| m.run(&given)).map(|_| ());
     let text = error.expect_err("an error").to_string();
@@ -272,7 +272,7 @@ fn later_functions_are_for_later_models() {
     let _alone = alone();
     register_all();
     let (given, before) = (values("model.inputs.safetensors"), open().expect("a model"));
-    register_operator(SCALE, OperatorDevice::Cpu, |_| Err(Error::input("later")))
+    register_operator(SCALE, OperatorDevice::CPU, |_| Err(Error::input("later")))
         .expect("a schema");
     let old = before.run(&given).map(|_| ());
     let new = open().and_then(|m| m.run(&given)).map(|_| ());

@@ -1,11 +1,20 @@
 //! Packages for tests of damage: programs of the archives of `inrush-torch`'s tests, with made-up machine code and weights of zeros.
 
+use inrush_base::schema::Operator;
 use inrush_base::{Caps, Result};
 use inrush_package::{Cpu, Options, TargetParts, WeightData};
 use inrush_program::{Place, Program, Weight};
 use std::path::{Path, PathBuf};
 
-/// Returns the archives of `inrush-torch`'s tests, sorted by name.
+/// Operators that the archive of `examples/operators` calls.
+const OPERATORS: [&str; 4] = [
+    "example::scale(Tensor x, float by=2.0, str rounding=\"none\", int[]? dims=None) -> Tensor",
+    "example::count(Tensor(a!) seen, Tensor x, int by=1) -> ()",
+    "example::above(Tensor x, float limit) -> Tensor",
+    "example::blend(Tensor[] items, float[] weights, bool flip) -> (Tensor, Tensor[])",
+];
+
+/// Returns the archives of `inrush-torch`'s tests, and that of `examples/operators`, sorted by name.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -18,6 +27,7 @@ pub fn archives() -> std::io::Result<Vec<PathBuf>> {
             all.push(path);
         }
     }
+    all.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/operators/model.pt2"));
     all.sort();
     Ok(all)
 }
@@ -27,7 +37,14 @@ pub fn archives() -> std::io::Result<Vec<PathBuf>> {
 /// # Errors
 /// Those of the reader and of the compiler: some archives hold what is not supported.
 pub fn compile(archive: &Path, caps: &Caps) -> Result<Program> {
-    let model = inrush_torch::open(archive)?;
+    let operators: Vec<Operator> = (OPERATORS.iter())
+        .map(|o| Operator::parse(o))
+        .collect::<Result<_>>()?;
+    let options = inrush_torch::Options {
+        operators: &operators,
+        ..inrush_torch::Options::default()
+    };
+    let model = inrush_torch::open_with(archive, &options)?;
     let options = inrush_compile::Options::default();
     Ok(inrush_compile::compile(model.graph, caps, &options, &mut ())?.program)
 }

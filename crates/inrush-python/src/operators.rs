@@ -3,7 +3,7 @@
 //! A function sees tensors as DLPack's capsules. `python/inrush/operators.py` makes PyTorch's of them.
 
 use crate::errors::raise;
-use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor};
+use dlpark::ffi::DLManagedTensor;
 use inrush_base::schema::Operator;
 use inrush_base::{Error, Result};
 use inrush_package::Package;
@@ -55,14 +55,14 @@ pub fn package_operators(
     let read = || -> Result<Vec<(String, bool)>> {
         let device = OperatorDevice::parse(device)?;
         let package = Package::open(&path)?;
-        let calls = match device {
-            OperatorDevice::Cpu => package
-                .cpus()
-                .flat_map(|t| operator_calls(&t.program))
-                .collect(),
-            OperatorDevice::Cuda => {
-                let of_gpus = package.gpus().flat_map(|t| t.lowered.operator_calls());
-                of_gpus.collect::<Vec<_>>()
+        let calls: Vec<_> = match device {
+            OperatorDevice::CPU => {
+                let of_cpus = package.cpus().flat_map(|t| operator_calls(&t.program));
+                of_cpus.collect()
+            }
+            _ => {
+                let of_kind = package.gpus().filter(|t| t.gpu.kind == device.name());
+                of_kind.flat_map(|t| t.lowered.operator_calls()).collect()
             }
         };
         let all: BTreeSet<&str> = calls.into_iter().map(|c| c.operator.as_str()).collect();
@@ -191,13 +191,7 @@ fn optional(py: Python<'_>, t: Option<&OperatorTensor>) -> PyResult<Py<PyAny>> {
 /// Returns a tensor as a capsule of DLPack.
 fn tensor<'py>(py: Python<'py>, t: &OperatorTensor) -> PyResult<Bound<'py, PyAny>> {
     let memory = Memory {
-        device: DLDevice {
-            device_type: match t.device {
-                Some(_) => DLDeviceType::CUDA,
-                None => DLDeviceType::CPU,
-            },
-            device_id: t.device.unwrap_or(0),
-        },
+        device: t.device,
         data: t.data.cast(),
         dtype: t.dtype,
         sizes: t.sizes.clone(),

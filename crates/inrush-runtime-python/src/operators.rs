@@ -22,7 +22,7 @@ use std::sync::Arc;
 #[pyfunction]
 #[pyo3(name = "register_operator")]
 pub(crate) fn register(schema: &str, function: Py<PyAny>) -> PyResult<()> {
-    register_operator(schema, OperatorDevice::Cpu, move |call| {
+    register_operator(schema, OperatorDevice::CPU, move |call| {
         Python::attach(|py| run(py, function.bind(py), call))
     })
     .map_err(raise)

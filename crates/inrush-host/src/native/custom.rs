@@ -3,6 +3,7 @@
 use super::call::CallState;
 use super::process::Process;
 use super::tensor::{DeviceTensor, Output};
+use crate::devices::by_torch_number;
 use crate::gpu::Frame;
 use crate::host::Host;
 use crate::program::{Layout, Lowered};
@@ -21,15 +22,32 @@ use inrush_runtime::tensor::contiguous_strides;
 /// # Errors
 /// An input error that lists all that are missing, with their Python lines.
 pub(super) fn check_operators(program: &Lowered) -> Result<()> {
-    check_calls(&program.operator_calls(), OperatorDevice::Cuda)
+    let device = device(program);
+    let calls = program.operator_calls();
+    match calls.is_empty() {
+        true => Ok(()),
+        false => check_calls(&calls, kind(device)?),
+    }
+}
+
+/// Returns the kind of device as functions are registered for it.
+fn kind(device: i32) -> Result<OperatorDevice> {
+    let kind = by_torch_number(device);
+    let kind = kind.ok_or_else(|| Error::internal("a device of no kind"))?;
+    Ok(OperatorDevice::gpu(kind.device))
 }
 
 /// Finds the function of a call.
 ///
 /// # Errors
 /// As [`check_operators`].
-pub(super) fn find(c: &Custom) -> Result<Registered> {
-    find_operator(c, OperatorDevice::Cuda)
+pub(super) fn find(c: &Custom, program: &Lowered) -> Result<Registered> {
+    find_operator(c, kind(device(program))?)
+}
+
+/// Returns PyTorch's number of the kind of device that a program is for.
+fn device(program: &Lowered) -> i32 {
+    program.program.gpu.as_ref().map_or(0, |g| g.device.kind)
 }
 
 impl CallState<'_> {
@@ -156,7 +174,7 @@ fn operator_tensor(t: &DeviceTensor) -> OperatorTensor {
         sizes: t.sizes.clone(),
         strides: t.strides.clone(),
         data: t.address as usize as *mut u8,
-        device: Some(t.device),
+        device: super::dlpack::place(t.device),
         owner: t.owner.clone(),
     }
 }

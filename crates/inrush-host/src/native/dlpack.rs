@@ -15,6 +15,14 @@ pub fn is_of_device(device: DLDeviceType) -> bool {
     device == DLDeviceType::CUDA || device == DLDeviceType::CUDAMANAGED
 }
 
+/// Returns DLPack's name of a device.
+pub(super) fn place(device: i32) -> DLDevice {
+    DLDevice {
+        device_type: DLDeviceType::CUDA,
+        device_id: device,
+    }
+}
+
 /// Borrows the memory of a DLPack tensor, of the host or of a device. `owner` keeps it alive.
 ///
 /// # Errors
@@ -87,10 +95,7 @@ pub fn lend(t: DeviceTensor, waits: bool) -> Memory {
         false => Writes::Seen,
     };
     Memory {
-        device: DLDevice {
-            device_type: DLDeviceType::CUDA,
-            device_id: t.device,
-        },
+        device: place(t.device),
         data: t.address as *mut c_void,
         dtype: t.dtype,
         sizes: t.sizes.clone(),

@@ -60,7 +60,7 @@ impl Executable {
         let mut works = Vec::with_capacity(lowered.program.steps.len());
         for step in &lowered.program.steps {
             works.push(match &step.kind {
-                StepKind::Work(w) => Ready::of(w, binaries)?,
+                StepKind::Work(w) => Ready::of(w, &lowered, binaries)?,
                 _ => Ready::Device,
             });
         }
@@ -77,7 +77,11 @@ impl Executable {
 }
 
 impl Ready {
-    fn of(work: &Work<Lowered>, binaries: &mut dyn Iterator<Item = Binary>) -> Result<Ready> {
+    fn of(
+        work: &Work<Lowered>,
+        program: &Lowered,
+        binaries: &mut dyn Iterator<Item = Binary>,
+    ) -> Result<Ready> {
         match work {
             Work::Dynamic(d) => match inrush_runtime::has_dynamic(&d.function) {
                 true => Ok(Ready::Dynamic),
@@ -90,7 +94,7 @@ impl Ready {
                 let model = Model::of_library(segment.program.clone(), pool()?)?;
                 Ok(Ready::Library(Box::new(model)))
             }
-            Work::Custom(c) => Ok(Ready::Custom(super::custom::find(c)?)),
+            Work::Custom(c) => Ok(Ready::Custom(super::custom::find(c, program)?)),
             Work::Cond(_) | Work::While(_) | Work::Scan(_) => {
                 let bodies = work.bodies().into_iter();
                 let ready = bodies.map(|(_, b)| Executable::new(b.program.clone(), binaries));

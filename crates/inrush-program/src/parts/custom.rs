@@ -94,9 +94,12 @@ impl Custom {
     /// # Errors
     /// An input error.
     pub(crate) fn verify(&self, sizes: usize) -> Result<()> {
-        let need = |holds: bool, what: &str| match holds {
-            true => Ok(()),
-            false => Err(Error::input(format!("a custom operator's {what}"))),
+        let need = |holds: bool, what: &str| {
+            if holds {
+                Ok(())
+            } else {
+                Err(Error::input(format!("a custom operator's {what}")))
+            }
         };
         let schema = self.declaration()?.schema;
         need(self.args.len() == schema.params.len(), "arguments")?;

@@ -2,7 +2,7 @@
 
 use super::{Arg, OperatorCall, OperatorDevice, OperatorTensor, register_operator};
 use crate::dlpack;
-use dlpark::ffi::{DLDataType, DLDevice, DLDeviceType, DLTensor};
+use dlpark::ffi::{DLDataType, DLTensor};
 use inrush_base::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -91,10 +91,11 @@ pub unsafe fn register_c(operators: &[COperator]) -> Result<()> {
     for o in operators {
         // SAFETY: the caller's promise.
         let schema = unsafe { text(o.schema, "schema") }?;
-        let device = match o.device.is_null() {
-            true => OperatorDevice::Cpu,
+        let device = if o.device.is_null() {
+            OperatorDevice::CPU
+        } else {
             // SAFETY: the caller's promise.
-            false => OperatorDevice::parse(unsafe { text(o.device, "device") }?)?,
+            OperatorDevice::parse(unsafe { text(o.device, "device") }?)?
         };
         let run = (o.run).ok_or_else(|| Error::input(format!("`{schema}` has no function")))?;
         let context = Context(o.context);
@@ -146,10 +147,11 @@ unsafe fn text<'a>(p: *const c_char, what: &str) -> Result<&'a str> {
     text.map_err(|_| Error::input(format!("the `{what}` of an operator is not UTF-8")))
 }
 
-/// The state behind a call of a function in C.
+/// The state of a call of a function in C.
 struct State<'a, 'b> {
     call: &'a mut OperatorCall<'b>,
     /// Results that the function allocated; they stay where they are.
+    #[allow(clippy::vec_box)] // The function has their addresses.
     made: Vec<Box<DLTensor>>,
     error: Option<Error>,
     message: Option<String>,
@@ -213,10 +215,10 @@ unsafe fn call_c(
     }
 }
 
-/// What arguments point to.
+/// The lists that arguments point to.
 #[derive(Default)]
 struct Held {
-    // Boxes stay where they are as the lists grow.
+    #[allow(clippy::vec_box)] // Boxes stay where they are as the list grows.
     tensors: Vec<Box<DLTensor>>,
     lists: Vec<Vec<*const DLTensor>>,
     integers: Vec<Vec<i64>>,
@@ -303,13 +305,7 @@ impl Held {
 fn tensor(t: &OperatorTensor) -> DLTensor {
     DLTensor {
         data: t.data.cast(),
-        device: DLDevice {
-            device_type: match t.device {
-                Some(_) => DLDeviceType::CUDA,
-                None => DLDeviceType::CPU,
-            },
-            device_id: t.device.unwrap_or(0),
-        },
+        device: t.device,
         ndim: t.sizes.len() as i32,
         dtype: dlpack::data_type(t.dtype),
         shape: t.sizes.as_ptr().cast_mut(),

@@ -1,6 +1,7 @@
 //! One call of an operator's function.
 
 use super::Registered;
+use dlpark::ffi::{DLDevice, DLDeviceType};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_program::parts::{Argument, Custom};
 use inrush_program::{Num, SizeId};
@@ -18,8 +19,8 @@ pub struct OperatorTensor {
     pub strides: Vec<i64>,
     /// The element at coordinates zero.
     pub data: *mut u8,
-    /// The GPU's number; `None` in memory of the host.
-    pub device: Option<i32>,
+    /// Where the memory is, as DLPack says it.
+    pub device: DLDevice,
     /// Keeps the memory: clone it to use the tensor after the call.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
@@ -87,7 +88,8 @@ impl OperatorTensor {
     }
 
     fn has<T: Element>(&self) -> bool {
-        self.dtype == T::DTYPE && self.device.is_none() && self.is_contiguous()
+        let on_host = self.device.device_type == DLDeviceType::CPU;
+        self.dtype == T::DTYPE && on_host && self.is_contiguous()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operators that users define: their functions, registered by the host under the operators' names.
 //!
 //! ```text
-//! register("mylib::scale(Tensor x, float by=2.0) -> Tensor", Kind::Cpu, |call| ..)    once a process
+//! register("mylib::scale(Tensor x, float by=2.0) -> Tensor", OperatorDevice::CPU, |call| ..)    once a process
 //! Model::open(..)        finds the functions that the program calls, or says which are missing
 //! a call                 arguments in the order of the schema; results are allocated ahead of the call where their sizes are known
 //! ```
@@ -16,7 +16,7 @@ pub use c::{COperator, load_operators, register_c};
 pub use call::{Arg, OperatorCall, OperatorTensor, arguments, invoke};
 
 use inrush_base::schema::Operator;
-use inrush_base::{Error, Result};
+use inrush_base::{Device, Error, Result};
 use inrush_program::Program;
 use inrush_program::parts::{Custom, operator_calls};
 use std::collections::BTreeMap;
@@ -25,35 +25,39 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// A kind of device that functions are for.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum OperatorDevice {
-    /// Tensors are in memory of the host.
-    Cpu,
-    /// Tensors are in memory of a GPU. A function issues its work on the stream of the call.
-    Cuda,
-}
+pub struct OperatorDevice(&'static str);
 
 impl OperatorDevice {
-    /// Returns the name that PyTorch has for it: `cpu`.
-    pub fn name(self) -> &'static str {
-        match self {
-            OperatorDevice::Cpu => "cpu",
-            OperatorDevice::Cuda => "cuda",
-        }
+    /// Tensors are in memory of the host.
+    pub const CPU: OperatorDevice = OperatorDevice("cpu");
+
+    /// Returns a kind of GPU. Tensors are in its memory, and a function issues its work on the stream of the call.
+    pub fn gpu(kind: &'static Device) -> OperatorDevice {
+        OperatorDevice(kind.name)
     }
 
-    /// Returns the kind of this name.
+    /// Returns the kind of this name: `cpu`, or one in the list of devices.
     ///
     /// # Errors
     /// An input error for another name.
     pub fn parse(name: &str) -> Result<OperatorDevice> {
-        [OperatorDevice::Cpu, OperatorDevice::Cuda]
-            .into_iter()
-            .find(|d| d.name() == name)
-            .ok_or_else(|| {
-                Error::input(format!(
-                    "functions of operators are for `cpu` or `cuda`, not `{name}`"
-                ))
-            })
+        if name == Self::CPU.0 {
+            return Ok(Self::CPU);
+        }
+        let gpus = inrush_devices::ALL;
+        let found = gpus.into_iter().find(|d| d.name == name);
+        found.map(Self::gpu).ok_or_else(|| {
+            let names: Vec<String> = gpus.iter().map(|d| format!("`{}`", d.name)).collect();
+            Error::input(format!(
+                "functions of operators are for `cpu` or {}, not `{name}`",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        self.0
     }
 }
 
@@ -128,7 +132,7 @@ pub fn find_operator(call: &Custom, device: OperatorDevice) -> Result<Registered
 /// # Errors
 /// An input error that lists all that are missing, with their Python lines; one for a function of another schema.
 pub(crate) fn check_operators(program: &Program) -> Result<()> {
-    check_calls(&operator_calls(program), OperatorDevice::Cpu)
+    check_calls(&operator_calls(program), OperatorDevice::CPU)
 }
 
 /// Checks that calls have functions.
@@ -144,9 +148,10 @@ pub fn check_calls(calls: &[&Custom], device: OperatorDevice) -> Result<()> {
             absent.push(*c);
         }
     }
-    match absent.is_empty() {
-        true => Ok(()),
-        false => Err(missing(&absent, device)),
+    if absent.is_empty() {
+        Ok(())
+    } else {
+        Err(missing(&absent, device))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::call::Call;
 use crate::operators::{OperatorCall, OperatorTensor, Registered, arguments, invoke};
 use crate::tensor::{Tensor, Value, contiguous_strides};
+use dlpark::ffi::{DLDevice, DLDeviceType};
 use inrush_base::{Error, Result};
 use inrush_program::host::Layout;
 use inrush_program::parts::{Argument, Custom};
@@ -50,7 +51,7 @@ impl Call<'_> {
     }
 
     /// Returns a tensor with the contents of a slot that the function may write: a copy, unless nothing else has the memory.
-    fn to_write(&mut self, slot: usize, frees: &[usize]) -> Result<Tensor> {
+    fn to_write(&self, slot: usize, frees: &[usize]) -> Result<Tensor> {
         let given = self.parts.inputs.contains(&slot)
             || self.parts.weights.iter().any(|(weight, _)| *weight == slot);
         let t = self.tensor(slot)?;
@@ -100,7 +101,10 @@ fn operator_tensor(t: &Tensor) -> OperatorTensor {
         sizes: t.sizes.clone(),
         strides: t.strides.clone(),
         data: t.data(),
-        device: None,
+        device: DLDevice {
+            device_type: DLDeviceType::CPU,
+            device_id: 0,
+        },
         owner: t.storage.clone(),
     }
 }

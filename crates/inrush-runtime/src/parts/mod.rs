@@ -111,7 +111,7 @@ impl BoundParts {
                     None => return Err(Error::internal("a segment has no program")),
                 },
                 StepKind::Dynamic(d) => Ready::Dynamic(function(&d.function)?),
-                StepKind::Custom(c) => Ready::Custom(find_operator(c, OperatorDevice::Cpu)?),
+                StepKind::Custom(c) => Ready::Custom(find_operator(c, OperatorDevice::CPU)?),
                 StepKind::Cond(_) => Ready::Bodies(models),
                 StepKind::While(_) | StepKind::Scan(_) => {
                     models.iter().for_each(keep_small_blocks);
