@@ -217,6 +217,45 @@ class Library(nn.Module):
         return self.lstm(x)[0].relu(), torch.fft.rfft(x).abs(), torch.linalg.solve(square, x), values * 2, places + 1
 
 
+@torch.library.custom_op("inrush_check::scaled", mutates_args=())
+def scaled(x: torch.Tensor, by: float, shift: torch.Tensor | None = None) -> torch.Tensor:
+    return x * by if shift is None else x * by + shift
+
+
+@scaled.register_fake
+def _(x, by, shift=None):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("inrush_check::added", mutates_args=("to",))
+def added(to: torch.Tensor, x: torch.Tensor) -> None:
+    to += x.sum(0)
+
+
+@torch.library.custom_op("inrush_check::above", mutates_args=())
+def above(x: torch.Tensor, limit: float) -> torch.Tensor:
+    return x[x > limit].clone()
+
+
+@above.register_fake
+def _(x, limit):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+class Operators(torch.nn.Module):
+    """Operators of the user's between kernels, one that writes a buffer, one whose data decide its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.register_buffer("seen", torch.zeros(16))
+
+    def forward(self, x):
+        y = scaled(self.linear(x).relu(), 3.0, x[0])
+        added(self.seen, y)
+        return scaled(y.t() * 2, 0.5) + 1, self.seen * 1, above(y, 0.25) * 2
+
+
 BATCH = torch.export.Dim("batch", min=1, max=256)
 
 
@@ -238,6 +277,7 @@ def models():
         "parts": (Parts(), [[torch.randn(n, 16) + shift] for n, shift in ((7, 0.1), (256, -0.1), (2, 0.5))], ({0: BATCH},)),
         "turns": (Turns(), [[torch.randn(9, 16)]], None),
         "library": (Library(), [[torch.randn(3, 40, 16)]], None),
+        "operators": (Operators(), [[torch.randn(n, 16)] for n in (7, 256, 2)], ({0: torch.export.Dim("rows", min=2, max=256)},)),
         "slow": (Slow(), [[torch.randn(512, 512)]], None),
     }
 
@@ -260,7 +300,8 @@ def make(folder, device):
             with torch.no_grad():
                 program = torch.export.export(copy.deepcopy(module).eval(), tuple(cases[0]), dynamic_shapes=shapes)
                 inrush.aot_compile(program, path(folder, name), targets=[aim])
-                inrush.aot_compile(program, path(folder, name, "pt2"), targets=[aim], format="aoti")
+                if name != "operators":
+                    inrush.aot_compile(program, path(folder, name, "pt2"), targets=[aim], format="aoti")
             say(f"make {name} for {aim}", True, f"{time.monotonic() - begin:.1f} s")
         except Exception as error:
             say(f"make {name} for {aim}", False, last_line(error))
@@ -424,6 +465,25 @@ def group_parts(folder, device):
             close("library, on another stream", loaded(x), module(x))
         words = ("control flow, which the host decides",)
         refuses("turns, captured", words, lambda: inrush.load(path(folder, "turns"), device=device, cuda_graphs=True))
+
+
+def group_operators(folder, device):
+    module, cases, _ = models()["operators"]
+    module = copy.deepcopy(module).eval().to(device)
+    loaded = inrush.load(path(folder, "operators"), device=device)
+    loaded.update_weights(dict(module.state_dict()))
+    loaded.swap_weights()
+    with torch.no_grad():
+        for k, (x,) in enumerate(cases * 3):
+            x = x.to(device)
+            close(f"operators.{k}", loaded(x), module(x))
+        for _ in range(200):
+            kept, want = loaded(x), module(x)
+        close("operators, the last of many calls", kept, want)
+        if device.type == "cuda":
+            side = torch.cuda.Stream(device)
+            with torch.cuda.stream(side):
+                close("operators, on another stream", loaded(x), module(x))
 
 
 def group_layouts(folder, device):
@@ -944,9 +1004,9 @@ def group_latency(folder, device, zoo=None):
             say(f"latency {name}", False, last_line(error))
 
 
-GROUPS = ("models", "state", "complex", "parts", "layouts", "refusals", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
+GROUPS = ("models", "state", "complex", "parts", "operators", "layouts", "refusals", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
 # Groups that need no GPU.
-ANYWHERE = ("models", "state", "complex", "parts", "layouts", "refusals", "weights", "aoti", "aoti_constants")
+ANYWHERE = ("models", "state", "complex", "parts", "operators", "layouts", "refusals", "weights", "aoti", "aoti_constants")
 
 
 def main():
