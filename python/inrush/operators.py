@@ -12,8 +12,8 @@ from inrush._native import InputError
 if TYPE_CHECKING:
     import torch
 
-# Namespaces whose operators are PyTorch's.
-_OF_PYTORCH = ("aten", "prims", "prim", "higher_order", "_c10d_functional", "c10d_functional")
+# Namespaces whose operators are PyTorch's or inrush's.
+_KNOWN = ("aten", "prims", "prim", "higher_order", "_c10d_functional", "c10d_functional", "inrush")
 
 
 def register_operator(schema: str, function: Callable[..., Any], *, device: str = "cpu") -> None:
@@ -48,7 +48,7 @@ def schemas(program: torch.export.ExportedProgram) -> list[str]:
             continue
         for node in module.graph.nodes:
             op = node.target
-            if node.op == "call_function" and isinstance(op, torch._ops.OpOverload) and op.namespace not in _OF_PYTORCH:
+            if node.op == "call_function" and isinstance(op, torch._ops.OpOverload) and op.namespace not in _KNOWN:
                 found.setdefault(str(op._schema))
     return list(found)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from inrush import _native, fallback, log, operators
 from inrush._native import InputError, UnsupportedError
+from inrush.triton import exported
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,10 @@ def aot_compile(
     instead, GPUs among them: ``["cpu", "cpu:avx2", "h100", "a100", "mi300x"]``. Kernels for GPUs are built by Triton, which takes no
     GPU; their matrix products are calls of cuBLAS unless ``libraries`` is false.
 
+    Triton kernels that the program launches, by operators of ``torch.library.triton_op`` or by itself, are built into targets that are
+    GPUs. Of a kernel with several configurations a target holds the fastest, where PyTorch has such a GPU here, else the first that
+    builds.
+
     With ``format="aoti"`` PyTorch loads the package by itself: ``torch._inductor.aoti_load_package(path)``. It runs on the CPU if a
     target is one, else on a GPU of kind ``cuda``. Gives the path.
     """
@@ -63,10 +68,11 @@ def aot_compile(
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:
         archive = os.path.join(folder, "program.pt2")
+        program, kernels = exported.prepare(program)
         torch.export.save(program, archive)
         made = path if format == "inrush" else os.path.join(folder, "package.inrush")
         # PyTorch reads the weights of an archive of its own.
-        _native.compile_package(archive, made, wanted, libraries, format == "inrush", operators.schemas(program))
+        _native.compile_package(archive, made, wanted, libraries, format == "inrush", operators.schemas(program), kernels)
         if format == "aoti":
             _refuse_operators(made)
         with zipfile.ZipFile(made, "a", compression=zipfile.ZIP_STORED) as package:

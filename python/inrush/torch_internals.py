@@ -323,6 +323,57 @@ def triton_kernel(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
     return kernel_side_table.get_kernel(kernel), kernel_side_table.get_constant_args(constants)
 
 
+def hint(size: Any) -> int:
+    """The value that a size had when the program was exported."""
+    return size.node.require_hint() if isinstance(size, torch.SymInt) else int(size)
+
+
+def launches_triton(program: Any) -> bool:
+    """Returns true if an exported program launches Triton kernels: by itself, or by operators of ``torch.library.triton_op``."""
+    from torch._library.triton import triton_ops_to_kernels
+
+    def is_launch(target: Any) -> bool:
+        if isinstance(target, torch._ops.OpOverload):
+            return target._schema.name in triton_ops_to_kernels
+        return getattr(target, "_name", "").startswith("triton_kernel_wrapper")
+
+    graphs = (m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule))
+    return any(is_launch(node.target) for graph in graphs for node in graph.nodes)
+
+
+def with_triton_launches(program: Any) -> Any:
+    """An exported program in which all launches of Triton kernels are functional ones of their own. Other operators stay."""
+    from torch.export.exported_program import _decompose_exported_program
+
+    with _some_triton_driver():
+        return _decompose_exported_program(
+            program, cia_to_decomp={}, python_decomp_table={}, joint_loss_index=None, decompose_custom_triton_ops=True
+        )
+
+
+@contextlib.contextmanager
+def _some_triton_driver() -> Iterator[None]:
+    """PyTorch finds out what a kernel writes from Triton's intermediate code for the current device. Machines without one get a
+    stand-in, which is no longer there afterwards."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class StandIn:
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", 80, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+    before = driver._active
+    try:
+        if before is None and not torch.cuda.is_available():
+            driver.set_active(StandIn())
+        yield
+    finally:
+        driver._active = before
+
+
 def no_tracing() -> contextlib.AbstractContextManager[Any]:
     """No functionalisation, proxies or fake tensors while inrush works on real data at compile time."""
     from torch.utils._python_dispatch import _disable_current_modes

@@ -8,6 +8,7 @@
 use crate::bind::{self, NamedArg};
 use crate::dynamic;
 use crate::schema::Schema;
+use crate::user_kernel;
 use inrush_base::Result;
 use inrush_expr::Exprs;
 use inrush_graph::Arg;
@@ -143,11 +144,13 @@ pub fn schema(op: &str) -> Option<&'static Schema> {
     SCHEMAS.get(op)
 }
 
-/// Binds arguments as [`bind::bind`] does, and knows the operators of this table and of [`dynamic`] too. For importers of
+/// Binds arguments as [`bind::bind`] does, and knows the operators of this table, of [`dynamic`] and of [`user_kernel`]
+/// too. For importers of
 /// programs that are compiled ahead of time.
 pub fn bind(exprs: &Exprs, op: &str, given: &[NamedArg]) -> Option<Result<Vec<Arg>>> {
     bind::bind(exprs, op, given).or_else(|| {
-        let schema = schema(op).or_else(|| dynamic::schema(op))?;
+        let schema =
+            (schema(op).or_else(|| dynamic::schema(op))).or_else(|| user_kernel::schema(op))?;
         Some(bind::bind_schema(exprs, schema, given).map_err(|e| e.in_op(op)))
     })
 }

@@ -26,6 +26,7 @@ pub mod numbers;
 pub mod ops;
 pub mod props;
 pub mod random;
+pub mod user_kernel;
 pub mod view;
 
 pub use bind::{NamedArg, bind};

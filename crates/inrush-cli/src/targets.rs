@@ -146,7 +146,19 @@ fn steps(lowered: &Lowered, depth: usize, out: &mut String) {
                     steps(&body.program, depth + 2, out);
                 }
             }
-            StepKind::Call(_) | StepKind::Kernel(_) => {}
+            StepKind::Kernel(k) => {
+                let tensors: Vec<usize> = k.tensors.iter().flatten().copied().collect();
+                let origin: Vec<&str> = k.origin.split_whitespace().collect();
+                _ = writeln!(
+                    out,
+                    "{pad}{} = triton({}), {}, {}",
+                    slots(&k.outs),
+                    slots(&tensors),
+                    k.title,
+                    origin.join(" ")
+                );
+            }
+            StepKind::Call(_) => {}
         }
     }
 }

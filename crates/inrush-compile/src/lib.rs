@@ -34,6 +34,7 @@ use inrush_sched::Refusal;
 
 pub use complex::Boundary;
 pub use gpu::{Blocks, GpuKernels, Retile};
+pub use inrush_aten::user_kernel;
 pub use inrush_kernel::block::{Pointers, Tile};
 pub use inrush_passes::{Source, may_write};
 pub use library::Libraries;
@@ -119,6 +120,9 @@ pub fn compile(
     options: &Options,
     observer: &mut dyn Observer,
 ) -> Result<Compiled> {
+    if caps.gpu.is_none() {
+        user_kernel::refuse(&graph)?;
+    }
     seed_by_state(&mut graph);
     let graph = expand_early(graph)?;
     if parts::are_needed(&graph) {

@@ -38,7 +38,7 @@ pub use write::{KernelParts, Options, TargetParts, WeightData, write, write_with
 /// Format number. A new field or kind of anything in a manifest raises it: `tests/format.rs` lists the kinds of steps. Since 4, a
 /// package holds a list of targets, and programs for CPUs may be in parts. Since 5, parts are control flow too. Since 6, weights
 /// may be stored in [`Panels`]. Since 7, programs for GPUs have complex inputs, conditions on sizes and work of the host.
-/// Since 8, programs call operators of the user's.
+/// Since 8, programs call operators of the user's and launch users' Triton kernels.
 pub const FORMAT: u32 = 8;
 /// The oldest format that readers take; they refuse others.
 pub const OLDEST: u32 = 5;

@@ -1,10 +1,10 @@
 //! Effects of calls on memory: writes and aliases.
 
-use inrush_aten::Prop;
+use inrush_aten::{Prop, user_kernel};
 use inrush_graph::{Arg, Graph, Node, Type};
 
 /// Returns true if a called operator may write its arguments: then nothing moves across it. Higher-order and custom operators
-/// are not known well enough to say no; kernels of the user's (`triton.`) write into copies.
+/// are not known well enough to say no; kernels of the user's (`triton.`, [`user_kernel::OPERATOR`]) write into copies.
 pub fn may_write(op: &str) -> bool {
     let mut parts = op.split('.');
     match (parts.next(), parts.next(), parts.next()) {
@@ -13,6 +13,7 @@ pub fn may_write(op: &str) -> bool {
                 || overload.is_some_and(|o| o.contains("out"))
         }
         (Some("triton"), ..) => false,
+        _ if op == user_kernel::OPERATOR => false,
         _ => true,
     }
 }

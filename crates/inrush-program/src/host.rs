@@ -191,6 +191,12 @@ pub struct UserKernel {
     pub written: Vec<usize>,
     /// Slots of these after it.
     pub outs: Vec<usize>,
+    /// The kernel's name and configuration, for reports.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// The launch and its Python line, for reports.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub origin: String,
 }
 
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]

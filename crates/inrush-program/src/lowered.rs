@@ -4,7 +4,9 @@
 //! interpreter asks for more: nothing that an interpreter does, every value defined once and before it is read, and kernels
 //! for all launches.
 
-use crate::host::{Gpu, LibraryOp, Lowered, Object, Out, Segment, Step, StepKind};
+use crate::host::{
+    Argument, Gpu, LibraryOp, Lowered, Object, Out, Segment, Step, StepKind, UserKernel,
+};
 use crate::parts::{Custom, Work};
 use crate::{Buffer, Dt, GpuKernel, Guard, Place, Step as Launched};
 use inrush_base::{Error, Result};
@@ -73,9 +75,11 @@ impl Lowered {
                     w.verify((p.slots, p.sizes.len(), p.symbols.len()), depth)?;
                     (w.reads(), w.fills())
                 }
-                StepKind::Call(_) | StepKind::Kernel(_) => {
-                    return Err(damaged("a step that needs an interpreter"));
+                StepKind::Kernel(k) => {
+                    check_user_kernel(k, gpu)?;
+                    (k.tensors.iter().flatten().copied().collect(), &k.outs)
                 }
+                StepKind::Call(_) => return Err(damaged("a step that needs an interpreter")),
             };
             need(
                 reads.iter().all(|s| defined[*s]),
@@ -175,6 +179,7 @@ impl Lowered {
     pub fn launches(&self) -> usize {
         let of = |step: &Step| match &step.kind {
             StepKind::Segment(s) => s.program.steps.len(),
+            StepKind::Kernel(_) => 1,
             _ => 0,
         };
         (self.programs().into_iter())
@@ -235,6 +240,33 @@ impl Lowered {
             "a host program is damaged: a complex value without parts",
         ))
     }
+}
+
+/// Checks the launch of a user's kernel, whose numbers name what is there: tensors have layouts, and each argument is of its
+/// parameter's kind.
+fn check_user_kernel(k: &UserKernel, gpu: &Gpu) -> Result<()> {
+    let fits = |(ty, a): (&str, &Argument)| match a {
+        Argument::Tensor(_) => ty.starts_with('*'),
+        Argument::Float(_) => ty == "fp32",
+        Argument::Size(_) | Argument::Int(_) => {
+            matches!(ty, "i1" | "i32" | "u32" | "i64" | "u64" | "fp32")
+        }
+    };
+    let signature = gpu.kernels[k.kernel].signature.iter();
+    let mut arguments = (signature.map(|(_, ty)| ty.as_str())).zip(&k.arguments);
+    let mut tensors = k.tensors.iter().flatten().chain(&k.outs);
+    let written: BTreeSet<usize> = k.written.iter().copied().collect();
+    let count = |a: &Argument| matches!(a, Argument::Size(_) | Argument::Int(_));
+    if tensors.all(|s| gpu.layouts[*s].is_some())
+        && written.len() == k.written.len()
+        && arguments.all(fits)
+        && k.grid.iter().all(count)
+    {
+        return Ok(());
+    }
+    Err(Error::input(
+        "a host program is damaged: a launch of a user's kernel",
+    ))
 }
 
 /// Checks the program of a segment: all of it is launches of known kernels.

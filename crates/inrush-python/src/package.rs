@@ -10,6 +10,7 @@ pub use device::load_device_package;
 
 use crate::compile;
 use crate::errors::raise;
+use crate::fx;
 use crate::host::run::{Loaded, MachineCode, Runner, scalar};
 use crate::host::shim::{Shims, shims};
 use crate::host::triton;
@@ -19,6 +20,7 @@ use inrush_base::{Caps, DType, Error, Isa, Result};
 use inrush_compile::{Libraries, Options};
 use inrush_graph::Graph;
 use inrush_host::gpu::build;
+use inrush_host::native::user_kernels::{self, Configuration, Measured, UserSource};
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_host::program::HostProgram;
 use inrush_host::{dtype_code, dtype_of};
@@ -41,7 +43,7 @@ use std::time::Duration;
 
 /// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`, for all `targets`. Matrix
 /// products on GPUs are calls of cuBLAS if `libraries` is true. Weights of a package for one CPU are stored in panels if `panels` is
-/// true. `operators` are the schemas of operators that are not PyTorch's.
+/// true. `operators` are the schemas of operators that are not PyTorch's; `kernels` are the user's Triton kernels that the archive launches: `inrush.triton.exported.Exported`.
 #[pyfunction]
 pub fn compile_package(
     py: Python<'_>,
@@ -51,7 +53,9 @@ pub fn compile_package(
     libraries: bool,
     panels: bool,
     operators: Vec<String>,
+    kernels: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
+    let kernels = user_sources(&kernels)?;
     let wanted: Vec<Wanted> = (targets.iter())
         .map(|t| Wanted::parse(t))
         .collect::<Result<_>>()
@@ -65,9 +69,38 @@ pub fn compile_package(
         libraries,
         panels,
         operators: &operators,
+        kernels: &kernels,
     };
     py.detach(|| write(&archive, &output, &wanted, how, pool.as_ref()))
         .map_err(raise)
+}
+
+/// Reads the Triton kernels of users that Python prepared.
+fn user_sources(kernels: &[Bound<'_, PyAny>]) -> PyResult<Vec<UserSource>> {
+    let mut sources = Vec::with_capacity(kernels.len());
+    for k in kernels {
+        let mut configurations = Vec::new();
+        for pair in k.getattr("configurations")?.try_iter()? {
+            let (native, title): (Bound<'_, PyAny>, String) = pair?.extract()?;
+            configurations.push(Configuration {
+                kernel: fx::kernels::source(&native)?,
+                arguments: fx::kernels::given(&native)?,
+                title,
+            });
+        }
+        let measured: Option<(String, String, usize)> = k.getattr("measured")?.extract()?;
+        sources.push(UserSource {
+            name: k.getattr("name")?.extract()?,
+            written: k.getattr("written")?.extract()?,
+            measured: measured.map(|(backend, arch, fastest)| Measured {
+                backend,
+                arch,
+                fastest,
+            }),
+            configurations,
+        });
+    }
+    Ok(sources)
 }
 
 /// Refuses a target that is named twice.
@@ -128,6 +161,7 @@ struct How<'a> {
     libraries: bool,
     panels: bool,
     operators: &'a [Operator],
+    kernels: &'a [UserSource],
 }
 
 /// Compiles and writes a package. Runs without the interpreter's lock.
@@ -153,7 +187,7 @@ fn write(
             Wanted::Cpu(isa) => for_cpu(graph.clone(), *isa)?,
             Wanted::Gpu(w) => {
                 let pool = pool.ok_or_else(|| Error::internal("no workers"))?;
-                for_gpu(graph.clone(), w, how.libraries, pool)
+                for_gpu(graph.clone(), w, how, pool)
                     .map_err(|e| e.context(format!("target `{}`", w.gpu)))?
             }
         });
@@ -224,16 +258,19 @@ fn for_cpu(graph: Graph, isa: Option<Isa>) -> Result<Compiled> {
 }
 
 /// Compiles a graph for a GPU.
-fn for_gpu(graph: Graph, w: &WantedGpu, libraries: bool, pool: &Pool) -> Result<Compiled> {
+fn for_gpu(graph: Graph, w: &WantedGpu, how: How<'_>, pool: &Pool) -> Result<Compiled> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
-        libraries: match libraries && w.is_executed {
+        libraries: match how.libraries && w.is_executed {
             true => Libraries::Products,
             false => Libraries::None,
         },
         ..options(threads)
     };
-    let lowered = native::compile(graph, (&w.caps, &w.gpu.build), w.device, &options, &mut ())?;
+    let shared = w.caps.gpu.as_ref().map_or(0, |g| g.shared_bytes);
+    let kernels = user_kernels::choose(how.kernels, &w.gpu.build, shared, pool)?;
+    let target = (&w.caps, &w.gpu.build);
+    let lowered = native::compile_with(graph, target, w.device, &options, &kernels, &mut ())?;
     let (binaries, _) = build::build_all(pool, &lowered)?;
     Ok(Compiled::Gpu(w.gpu.clone(), lowered, binaries))
 }

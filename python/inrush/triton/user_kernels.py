@@ -65,7 +65,7 @@ class Kernel:
 
     def values(self, tensors: Any, numbers: Any) -> dict[str, Any]:
         """The arguments of one launch by name."""
-        return {name: _fill(a, tensors, numbers) for name, a in self.arguments.items()}
+        return values_of(self.arguments, tensors, numbers)
 
 
 @dataclass
@@ -95,11 +95,12 @@ def launch(kernel: Kernel, tensors: Any, numbers: Any, grid: Any) -> tuple[torch
 
         interpreter.run(kernel.kernel, grid, values)
     else:
-        _run(kernel.kernel, grid, values)
+        run(kernel.kernel, grid, values)
     return tuple(tensors[at] for at in kernel.written)
 
 
-def _run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
+def run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
+    """Has Triton launch a kernel."""
     # By position as far as possible: hooks of kernels count on it.
     names = list(kernel.arg_names)
     first = next((k for k, n in enumerate(names) if n not in values), len(names))
@@ -121,6 +122,11 @@ def choose(kernel: Any, grid: Any) -> Any:
         raise RuntimeError(f"no grid is known for the configuration {meta}")
 
     return of
+
+
+def values_of(arguments: dict[str, Any], tensors: Any, numbers: Any) -> dict[str, Any]:
+    """The arguments of one launch by name."""
+    return {name: _fill(a, tensors, numbers) for name, a in arguments.items()}
 
 
 def _fill(argument: Any, tensors: Any, numbers: Any) -> Any:
@@ -148,7 +154,7 @@ def rewrite(gm: Any) -> Any:
     graph = torch.fx.Graph()
     copies: dict[Any, Any] = {}
     graph.output(graph.graph_copy(gm.graph, copies))
-    aligned = all(_aligned(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder")
+    aligned = inputs_are_aligned(gm)
     for node in wrappers:
         _rewrite(graph, copies[node], aligned)
     graph.lint()
@@ -159,6 +165,11 @@ def rewrite(gm: Any) -> Any:
     return new
 
 
+def inputs_are_aligned(gm: Any) -> bool:
+    """Returns true if all inputs of a graph begin at multiples of 16 bytes, if their storage does."""
+    return all(_aligned(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder")
+
+
 def _aligned(value: Any) -> bool:
     """Returns true if a tensor begins at a multiple of 16 bytes, if its storage does."""
     if not isinstance(value, torch.Tensor):
@@ -167,11 +178,8 @@ def _aligned(value: Any) -> bool:
     return isinstance(offset, int) and offset * value.element_size() % 16 == 0
 
 
-def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
-    kernel, constants = _found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
-    if node.kwargs["tma_descriptor_metadata"]:
-        # Descriptors that the host makes: the operator itself knows how.
-        return
+def collect(node: Any, constants: dict[str, Any]) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    """The arguments of a launch by name, and the nodes of the tensors and numbers that they name by position."""
     tensors: list[Any] = []
     numbers: list[Any] = []
 
@@ -188,6 +196,15 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
         return value
 
     arguments = {name: read(value) for name, value in {**constants, **node.kwargs["kwargs"]}.items()}
+    return arguments, tensors, numbers
+
+
+def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
+    kernel, constants = found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+    if node.kwargs["tma_descriptor_metadata"]:
+        # Descriptors that the host makes: the operator itself knows how.
+        return
+    arguments, tensors, numbers = collect(node, constants)
     written = [n for n in node.kwargs["tensors_to_clone"] if isinstance(arguments.get(n), Tensor)]
     single, options = _single(kernel)
     made = Kernel(kernel, arguments, written, getattr(single, "__name__", "kernel"))
@@ -199,10 +216,10 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
             raise NotStandalone(options)
         if len(grid) != 1:
             raise NotStandalone("its configurations have different grids")
-        made.native = _native(single, options, arguments, tensors, numbers, aligned)
+        made.native = native_form(single, options, arguments, tensors, numbers, aligned)
     except NotStandalone as why:
         made.reason = str(why)
-    taken = _without_fresh(node, made, tensors, written) if made.native else tensors
+    taken = without_fresh(node, made.written, tensors, written) if made.native else tensors
     with graph.inserting_before(node):
         new = graph.call_function(launch, (made, taken, numbers, grid))
     values = node.meta.get("val") or {}
@@ -216,6 +233,11 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
         user.replace_all_uses_with(item)
         graph.erase_node(user)
     graph.erase_node(node)
+    drop_fresh(graph, tensors)
+
+
+def drop_fresh(graph: Any, tensors: list[Any]) -> None:
+    """Removes nodes that make memory for nothing any more."""
     for tensor in dict.fromkeys(tensors):
         if str(tensor.target) in _FRESH and not tensor.users:
             graph.erase_node(tensor)
@@ -226,11 +248,11 @@ _FRESH = ("aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_
           "aten.new_empty_strided.default", "aten.empty_permuted.default")  # fmt: skip
 
 
-def _without_fresh(node: Any, made: Kernel, tensors: list[Any], written: list[str]) -> list[Any]:
+def without_fresh(node: Any, positions: list[int], tensors: list[Any], written: list[str]) -> list[Any]:
     """The tensors, with None for memory that the kernel is the first and only one to see: nothing makes it before."""
     out = list(tensors)
     read = [user.args[1] for user in node.users]
-    for name, at in zip(written, made.written):
+    for name, at in zip(written, positions):
         new = tensors[at]
         fresh = str(new.target) in _FRESH and set(new.users) == {node} and tensors.count(new) == 1
         if fresh and name in read:
@@ -242,24 +264,39 @@ def _without_fresh(node: Any, made: Kernel, tensors: list[Any], written: list[st
 _OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 
-def _found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
+def found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
     """A kernel of a graph with the constants of a launch, by their numbers. Options that heuristics below a tuner gave are put
     where Triton looks for them: Dynamo leaves them among the constants of the tuner that it makes, which has no keys."""
-    found, given = torch_internals.triton_kernel(kernel, constants)
-    if not getattr(found, "keys", True):
-        for config in found.configs:
+    launched, given = torch_internals.triton_kernel(kernel, constants)
+    if not getattr(launched, "keys", True):
+        for config in launched.configs:
             for name in _OPTIONS:
                 setattr(config, name, config.kwargs.get(name, getattr(config, name)))
-    return found, given
+    return launched, given
 
 
 def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
     """Returns the function of a kernel; the options and constants of its one configuration, or why there is not just one."""
+    inner, all_options = configurations(kernel)
+    if isinstance(all_options, str):
+        return inner, all_options
+    if len(all_options) != 1:
+        return inner, f"it is tuned by measurement: {len(all_options)} configurations"
+    if getattr(kernel, "reset_to_zero", None) or getattr(kernel, "restore_value", None):
+        return inner, _HOOKS
+    return inner, all_options[0]
+
+
+_HOOKS = "its configuration has hooks"
+
+
+def configurations(kernel: Any) -> tuple[Any, list[dict[str, Any]] | str]:
+    """Returns the function of a kernel; the options and constants of each of its configurations, or why they are not known."""
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
     if isinstance(kernel, JITFunction):
-        return kernel, {"num_warps": 4, "num_stages": 3}
+        return kernel, [{"num_warps": 4, "num_stages": 3}]
     inner = kernel
     while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
         inner = inner.fn
@@ -267,17 +304,17 @@ def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
         return inner, "its constants are found at each launch"
     if not isinstance(kernel.fn, JITFunction):
         return inner, "it has several decorators"
-    if len(kernel.configs) != 1:
-        return inner, f"it is tuned by measurement: {len(kernel.configs)} configurations"
-    config = kernel.configs[0]
-    if config.pre_hook is not None or getattr(kernel, "reset_to_zero", None) or getattr(kernel, "restore_value", None):
-        return inner, "its configuration has hooks"
-    # A parameter of the kernel may have an option's name: its value is the option's too.
-    options = {k: v for k, v in config.all_kwargs().items() if k in _OPTIONS or k not in kernel.fn.arg_names}
-    constants = {k: v for k, v in config.all_kwargs().items() if k in kernel.fn.arg_names}
-    if options.pop("num_ctas", 1) != 1 or set(options) - {"num_warps", "num_stages"}:
-        return inner, "its configuration asks for more than warps and stages"
-    return inner, {**options, "constants": constants}
+    found_options = []
+    for config in kernel.configs:
+        if config.pre_hook is not None:
+            return inner, _HOOKS
+        # A parameter of the kernel may have an option's name: its value is the option's too.
+        options = {k: v for k, v in config.all_kwargs().items() if k in _OPTIONS or k not in kernel.fn.arg_names}
+        constants = {k: v for k, v in config.all_kwargs().items() if k in kernel.fn.arg_names}
+        if options.pop("num_ctas", 1) != 1 or set(options) - {"num_warps", "num_stages"}:
+            return inner, "its configuration asks for more than warps and stages"
+        found_options.append({**options, "constants": constants})
+    return inner, found_options
 
 
 _TYPES = {
@@ -290,7 +327,7 @@ _TYPES = {
 _NUMBERS = ("i1", "i32", "u32", "i64", "u64", "fp32")
 
 
-def _native(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], tensors: Any, numbers: Any, aligned: bool) -> Native:
+def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], tensors: Any, numbers: Any, aligned: bool) -> Native:
     arguments = {**arguments, **options.get("constants", {})}
     signature, passed, divisible = [], [], []
     constants: dict[str, Any] = {}
@@ -346,7 +383,9 @@ def _number(parameter: Any, value: Any, numbers: Any) -> str:
     if isinstance(value, Number):
         value = numbers[value.at].meta.get("val")
     if isinstance(value, torch.SymInt):
-        kind = "i32" if getattr(value.node, "hint", 0) in range(-(2**31), 2**31) else "i64"
+        # One that data decide has no hint.
+        hint = getattr(value.node, "hint", 0)
+        kind = "i32" if isinstance(hint, int) and -(2**31) <= hint < 2**31 else "i64"
     elif isinstance(value, bool):
         kind = "i1"
     elif isinstance(value, int):
@@ -473,7 +512,7 @@ def identities(gm: Any) -> Iterator[str]:
     for module in gm.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):
-                kernel, constants = _found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
+                kernel, constants = found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
                 single, options = _single(kernel)
                 try:
                     if node.kwargs["tma_descriptor_metadata"]:

@@ -21,7 +21,7 @@ mod prune;
 pub use prune::prune;
 pub(crate) use prune::prune_marked;
 
-use crate::{Args, Demands, bind, dynamic, meta};
+use crate::{Args, Demands, bind, dynamic, meta, user_kernel};
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs, SymKind};
 use inrush_graph::alike::{Looks, alike};
@@ -51,7 +51,8 @@ fn complete(graph: &mut Graph) -> Result<()> {
             continue;
         }
         let known = bind::signature(&node.op).map(|op| op.schema());
-        let known = known.or_else(|| dynamic::schema(&node.op));
+        let known =
+            (known.or_else(|| dynamic::schema(&node.op))).or_else(|| user_kernel::schema(&node.op));
         let own = (graph.operators.iter()).find(|o| o.name == node.op);
         let Some(schema) = known.or(own.map(|o| &o.schema)) else {
             // Goes on, so that a user learns of all missing operators at once.

@@ -107,7 +107,13 @@ fn add_steps(lowered: &Lowered, within: &str, rows: &mut Vec<Vec<String>>) {
                     add_steps(&body.program, &format!("{within}{title}, {name}: "), rows);
                 }
             }
-            StepKind::View(_) | StepKind::Call(_) | StepKind::Kernel(_) => {}
+            StepKind::Kernel(k) => {
+                let title = format!("the user's Triton kernel {}, {}", k.title, k.origin);
+                let kernels = lowered.program.gpu.as_ref().map(|g| &g.kernels);
+                let kernel = kernels.and_then(|all| all.get(k.kernel));
+                row(rows, &title, kernel.map_or("", |k| &k.symbol));
+            }
+            StepKind::View(_) | StepKind::Call(_) => {}
         }
     }
 }

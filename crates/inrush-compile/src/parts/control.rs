@@ -10,18 +10,20 @@ use super::calls::{Bodies, Calls};
 use crate::Call;
 use crate::partition::Held;
 use inrush_aten::dynamic::is_control;
+use inrush_aten::user_kernel;
 use inrush_base::{Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::{Arg, Graph, Input, InputKind, Type, ValueId};
 use inrush_program::parts::{Body, Cond, Operand, Scan, While, Work};
 
 /// Returns the integers that calls take: parameters of functions, operands of bodies, sizes of what scans stack and custom operators
-/// give, sides of conditions.
+/// give, numbers and grids of users' Triton kernels, sides of conditions.
 pub fn integers(graph: &Graph) -> Vec<Expr> {
     let mut all = Vec::new();
     for node in &graph.nodes {
         let control = is_control(&node.op) || graph.operator(&node.op).is_some();
-        if inrush_aten::dynamic::find(&node.op).is_none() && !control {
+        let launch = node.op == user_kernel::OPERATOR;
+        if inrush_aten::dynamic::find(&node.op).is_none() && !control && !launch {
             continue;
         }
         for a in &node.args {

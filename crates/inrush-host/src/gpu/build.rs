@@ -5,7 +5,7 @@ use super::arguments;
 use super::driver::{Driver, Kernel};
 use crate::program::{Gpu, Lowered, USER_KERNEL};
 use inrush_base::{Error, ErrorKind, Result};
-use inrush_program::GpuKernel;
+use inrush_program::{GpuKernel, GpuTarget};
 use inrush_runtime::triton::{Binary, MachineCode, Pool};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,33 +14,60 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub fn build(pool: &Pool, gpu: &Gpu) -> Result<(Vec<Binary>, bool)> {
     let sources: Vec<_> = gpu.kernels.iter().collect();
     let (results, cached) = pool.build_all(&sources, &gpu.target);
-    let users = |k: &GpuKernel| k.symbol.starts_with(USER_KERNEL);
     let mut binaries = Vec::with_capacity(results.len());
-    for (r, k) in results.into_iter().zip(&gpu.kernels) {
-        // A kernel of the user's is the user's to mend.
-        let r = r.map_err(|e| match users(k) && e.kind() == ErrorKind::Internal {
-            true => Error::input(e.message().to_string()),
-            false => e,
-        });
-        binaries.push(r?);
-    }
-    for (b, k) in binaries.iter().zip(&gpu.kernels) {
-        let b = &b.info;
-        let odd = b.ctas != 1 || b.cooperative || b.scratch_align > ALIGNMENT;
-        if users(k) && odd {
-            return Err(Error::unsupported(format!(
-                "the Triton kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
-                k.function
-            )));
-        }
-        if odd {
-            return Err(Error::internal(format!(
-                "the kernel `{}` asks for clusters, a cooperative launch or scratch memory beyond the usual alignment",
-                k.function
-            )));
-        }
+    for (made, kernel) in results.into_iter().zip(&gpu.kernels) {
+        let binary = made.map_err(|e| of_user(kernel, e))?;
+        check_launchable(kernel, &binary)?;
+        binaries.push(binary);
     }
     Ok((binaries, cached))
+}
+
+/// Builds one kernel of a user's, to see whether a target can have it. The binary stays in the cache.
+///
+/// # Errors
+/// Those of the build; an unsupported error for what no launch gives the kernel.
+pub fn try_kernel(pool: &Pool, kernel: &GpuKernel, target: &GpuTarget, shared: u32) -> Result<()> {
+    let (mut results, _) = pool.build_all(&[kernel], target);
+    let made = results.pop().ok_or_else(|| Error::internal("no result"))?;
+    let binary = made.map_err(|e| of_user(kernel, e))?;
+    check_launchable(kernel, &binary)?;
+    match binary.info.shared {
+        n if n <= shared => Ok(()),
+        n => Err(Error::unsupported(format!(
+            "the Triton kernel `{}` needs {n} bytes of shared memory, the device has {shared}",
+            kernel.function
+        ))),
+    }
+}
+
+/// Returns the error of a build: a kernel of the user's is the user's to mend.
+fn of_user(kernel: &GpuKernel, e: Error) -> Error {
+    match is_users(kernel) && e.kind() == ErrorKind::Internal {
+        true => Error::input(e.message().to_string()),
+        false => e,
+    }
+}
+
+/// Returns true for a kernel that a user wrote.
+fn is_users(kernel: &GpuKernel) -> bool {
+    kernel.symbol.starts_with(USER_KERNEL)
+}
+
+/// Refuses a kernel that asks for more than launches give.
+fn check_launchable(kernel: &GpuKernel, binary: &Binary) -> Result<()> {
+    let b = &binary.info;
+    if b.ctas == 1 && !b.cooperative && b.scratch_align <= ALIGNMENT {
+        return Ok(());
+    }
+    let what = "clusters, a cooperative launch or scratch memory beyond the usual alignment";
+    Err(match is_users(kernel) {
+        true => Error::unsupported(format!(
+            "the Triton kernel `{}` asks for {what}",
+            kernel.function
+        )),
+        false => Error::internal(format!("the kernel `{}` asks for {what}", kernel.function)),
+    })
 }
 
 /// Returns the binaries of the kernels of a program and of those that its control flow calls, in the order of [`Lowered::kernels`].

@@ -72,12 +72,7 @@ pub(super) fn refusal(program: &HostProgram) -> Option<String> {
     if program.symbols.iter().any(|s| s.after.is_some()) {
         return Some("a size depends on data, which the host reads during the call".into());
     }
-    let on_host = |k: &StepKind| {
-        matches!(
-            k,
-            StepKind::Call(_) | StepKind::Kernel(_) | StepKind::Work(_)
-        )
-    };
+    let on_host = |k: &StepKind| matches!(k, StepKind::Call(_) | StepKind::Work(_));
     let at = program.steps.iter().position(|s| on_host(&s.kind))?;
     Some(format!("step {at} is work of the host"))
 }

@@ -1,5 +1,6 @@
 //! From a sequence of segments and library calls to a host program without an interpreter.
 
+use super::user_kernels::{self, Chosen};
 use crate::program::{
     Bounds, Call, Complex, Device, Gpu, HostProgram, Library, LibraryOp, Lowered, Object, Out,
     Step, StepKind,
@@ -12,18 +13,33 @@ use inrush_compile::{
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::parts::{MOST_NESTED, Work};
-use inrush_program::{Dt, GpuTarget};
+use inrush_program::{Dt, GpuKernel, GpuTarget};
+
+/// Compiles a graph without launches of users' Triton kernels for a device: [`compile_with`].
+///
+/// # Errors
+/// Those of [`compile_with`].
+pub fn compile(
+    graph: Graph,
+    target: (&Caps, &GpuTarget),
+    device: Device,
+    options: &Options,
+    watch: &mut dyn Observer,
+) -> Result<Lowered> {
+    compile_with(graph, target, device, options, &[], watch)
+}
 
 /// Compiles a graph for a device: segments as kernels, products by a library if the options say so, control flow and functions whose
-/// data decide about sizes as work of the host.
+/// data decide about sizes as work of the host, users' Triton kernels as launches. The graph names those by position among `kernels`.
 ///
 /// # Errors
 /// Those of the compiler; an unsupported error that lists the operators which are neither compiled nor done otherwise.
-pub fn compile(
+pub fn compile_with(
     graph: Graph,
     (caps, target): (&Caps, &GpuTarget),
     device: Device,
     options: &Options,
+    kernels: &[Chosen<'_>],
     watch: &mut dyn Observer,
 ) -> Result<Lowered> {
     let mut graph = graph;
@@ -36,6 +52,7 @@ pub fn compile(
         target,
         device,
         options,
+        kernels,
         watch,
         depth: 0,
     };
@@ -54,6 +71,8 @@ struct Programs<'a> {
     target: &'a GpuTarget,
     device: Device,
     options: &'a Options,
+    /// Triton kernels of users.
+    kernels: &'a [Chosen<'a>],
     watch: &'a mut dyn Observer,
     /// Programs around the one that is compiled.
     depth: usize,
@@ -110,7 +129,8 @@ impl Programs<'_> {
             mut objects,
         } = entries(graph, &mut calls.slots);
         let parts = std::mem::take(&mut sequence.parts);
-        let mut steps = self.steps(graph, parts, &mut calls, &sequence.symbols)?;
+        let (symbols, kernels) = (&sequence.symbols, &mut sequence.kernels);
+        let mut steps = self.steps(graph, parts, &mut calls, symbols, kernels)?;
         for s in &sequence.symbols {
             if let Some(step) = s.after.and_then(|at| steps.get_mut(at)) {
                 step.binds_symbols = true;
@@ -172,6 +192,22 @@ impl Programs<'_> {
         }))
     }
 
+    /// Returns the launch of a user's kernel, or the work of the host, for a call; `None` for an operator that nothing does.
+    fn other(
+        &mut self,
+        graph: &Graph,
+        c: &inrush_compile::Call,
+        calls: &mut Calls<'_>,
+        symbols: &[SymbolDef],
+        kernels: &mut Vec<GpuKernel>,
+    ) -> Result<Option<StepKind>> {
+        if let Some(launch) = user_kernels::step(graph, c, calls, self.kernels, kernels)? {
+            return Ok(Some(StepKind::Kernel(launch)));
+        }
+        let work = self.work(graph, c, calls, symbols)?;
+        Ok(work.map(|w| StepKind::Work(Box::new(w))))
+    }
+
     /// Turns parts into steps.
     ///
     /// # Errors
@@ -182,6 +218,7 @@ impl Programs<'_> {
         parts: Vec<Part>,
         calls: &mut Calls<'_>,
         symbols: &[SymbolDef],
+        kernels: &mut Vec<GpuKernel>,
     ) -> Result<Vec<Step>> {
         let (mut steps, mut refused) = (Vec::new(), Vec::new());
         for part in parts {
@@ -199,8 +236,8 @@ impl Programs<'_> {
                         })
                     }
                     // Weights are values of the whole program, which bodies get like others.
-                    None => match self.work(graph, &c, calls, symbols)? {
-                        Some(work) => StepKind::Work(Box::new(work)),
+                    None => match self.other(graph, &c, calls, symbols, kernels)? {
+                        Some(step) => step,
                         None => {
                             refused.push(format!("`{}` ({})", c.op, c.reason));
                             continue;

@@ -16,6 +16,7 @@
 //! model      calls, updates and swaps of weights
 //! signature  inputs and outputs
 //! lower      a sequence of segments and library calls -> host program; with the feature `compiler`
+//! user_kernels  Triton kernels of users: a configuration for each target, steps; with the feature `compiler`
 //! target     targets that packages are asked for
 //! package    the target of a package that fits a device
 //! ```
@@ -37,13 +38,15 @@ mod process;
 mod signature;
 mod target;
 mod tensor;
+#[cfg(feature = "compiler")]
+pub mod user_kernels;
 mod weights;
 mod work;
 
 pub use crate::gpu::driver::Stream;
 pub use crate::program::{Lowered, Object};
 #[cfg(feature = "compiler")]
-pub use lower::compile;
+pub use lower::{compile, compile_with};
 pub use memory::{Owner, TensorLibrary};
 pub use model::{Model, Options};
 pub use package::{Form, check_kind, choose};

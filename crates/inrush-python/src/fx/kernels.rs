@@ -14,6 +14,7 @@
 use crate::errors::raise;
 use crate::host::call::Reader;
 use inrush_base::Error;
+use inrush_host::native::user_kernels::{self, Given};
 use inrush_host::program::{Argument, Template, USER_KERNEL, UserKernel};
 use inrush_program::GpuKernel;
 use pyo3::intern;
@@ -60,32 +61,7 @@ pub fn launch<'py>(
         .cast::<PyTuple>()?
         .get_item(0)?;
     let native = object.getattr(intern!(py, "native"))?;
-    let field = |name: &str| native.getattr(name);
-    let text: String = field("text")?.extract()?;
-    let mut kernel = GpuKernel {
-        symbol: String::new(),
-        function: field("function")?.extract()?,
-        signature: field("signature")?.extract()?,
-        // Those are in the text: not all of them are integers.
-        constants: Vec::new(),
-        divisible: field("divisible")?.extract()?,
-        warps: field("warps")?.extract()?,
-        stages: field("stages")?.extract()?,
-        debug: false,
-        // It may read memory before it waits.
-        programmatic: false,
-        text,
-    };
-    // Equal but for the symbol, which is chosen below: it is copied from each candidate first.
-    let at = kernels.iter().position(|k| {
-        kernel.symbol.clone_from(&k.symbol);
-        *k == kernel
-    });
-    let at = at.unwrap_or_else(|| {
-        kernel.symbol = format!("{USER_KERNEL}{}.{}", kernel.function, kernels.len());
-        kernels.push(kernel);
-        kernels.len() - 1
-    });
+    let at = user_kernels::add(&source(&native)?, kernels);
     // The node's arguments as a call would take them: the kernel, tensors, numbers, grids.
     let target = node.getattr(intern!(py, "target"))?;
     let held = reader.objects.len();
@@ -114,14 +90,12 @@ pub fn launch<'py>(
     let grid = items(grids.first().ok_or_else(damaged)?)?;
     let grid = grid.iter().map(number).collect::<PyResult<Vec<_>>>()?;
     let mut arguments = Vec::new();
-    for a in field("arguments")?.try_iter()? {
-        let a = a?;
-        let kind = a.get_type().name()?;
-        let position = || a.getattr(intern!(py, "at"))?.extract::<usize>();
-        arguments.push(match kind.to_str()? {
-            "Tensor" => Argument::Tensor(position()?),
-            "Number" => number(numbers.get(position()?).ok_or_else(damaged)?)?,
-            _ => constant(&a)?,
+    for a in given(&native)? {
+        arguments.push(match a {
+            Given::Tensor(t) => Argument::Tensor(t),
+            Given::Number(n) => number(numbers.get(n).ok_or_else(damaged)?)?,
+            Given::Int(v) => Argument::Int(v),
+            Given::Float(v) => Argument::Float(v),
         });
     }
     // Nothing of the call is needed but these numbers.
@@ -133,7 +107,48 @@ pub fn launch<'py>(
         tensors,
         written: object.getattr(intern!(py, "written"))?.extract()?,
         outs: call.outs,
+        title: String::new(),
+        origin: String::new(),
     })
+}
+
+/// Returns the kernel of a `Native` of Python's, without a symbol.
+pub fn source(native: &Bound<'_, PyAny>) -> PyResult<GpuKernel> {
+    let field = |name: &str| native.getattr(name);
+    Ok(GpuKernel {
+        symbol: String::new(),
+        function: field("function")?.extract()?,
+        signature: field("signature")?.extract()?,
+        // Those are in the text: not all of them are integers.
+        constants: Vec::new(),
+        divisible: field("divisible")?.extract()?,
+        warps: field("warps")?.extract()?,
+        stages: field("stages")?.extract()?,
+        debug: false,
+        // It may read memory before it waits.
+        programmatic: false,
+        text: field("text")?.extract()?,
+    })
+}
+
+/// Returns the arguments of a `Native` of Python's.
+pub fn given(native: &Bound<'_, PyAny>) -> PyResult<Vec<Given>> {
+    let mut all = Vec::new();
+    for a in native.getattr("arguments")?.try_iter()? {
+        let a = a?;
+        let kind = a.get_type().name()?;
+        let position = || a.getattr("at")?.extract::<usize>();
+        all.push(match kind.to_str()? {
+            "Tensor" => Given::Tensor(position()?),
+            "Number" => Given::Number(position()?),
+            _ => match constant(&a)? {
+                Argument::Float(v) => Given::Float(v),
+                Argument::Int(v) => Given::Int(v),
+                _ => return Err(raise(Error::internal("a constant of another kind"))),
+            },
+        });
+    }
+    Ok(all)
 }
 
 /// Returns a number whose value is part of the trace. Booleans come first, since Python counts them

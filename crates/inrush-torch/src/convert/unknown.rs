@@ -12,6 +12,21 @@ use std::fmt::Write;
 /// Lines shown of each operator.
 const LINES: usize = 3;
 
+/// Said about operators of users.
+const LAUNCHES: &str = "\nif these launch Triton kernels: an archive holds no source of them, `inrush.aot_compile(program, path, targets=[\"h100\"])` takes it \
+     from the process that exports";
+
+/// Returns true for an operator that may be a user's, and so may launch Triton kernels.
+fn may_launch(op: &str) -> bool {
+    let known = ["aten.", "prims.", "sym."]
+        .iter()
+        .any(|p| op.starts_with(p));
+    match op.strip_prefix("higher_order.") {
+        Some(higher) => higher.starts_with("triton_kernel"),
+        None => !known && op.matches('.').count() == 2,
+    }
+}
+
 /// `index` finds an operator's position in `ops`.
 #[derive(Default)]
 pub struct UnknownOps {
@@ -96,6 +111,9 @@ impl UnknownOps {
             for d in declared {
                 _ = write!(out, "\n  --operator '{d}'");
             }
+        }
+        if self.ops.iter().any(|o| may_launch(&o.name)) {
+            out.push_str(LAUNCHES);
         }
         Err(Error::unsupported(out))
     }

@@ -1,0 +1,197 @@
+"""Triton kernels of users in packages for GPUs, without a GPU: built by `inrush.aot_compile`, run by `inrush_runtime` over a driver in
+C, by Triton's interpreter. See `gpu_driver.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+from gpu_driver import Machine, tool
+from torch.utils import _pytree as pytree
+
+import inrush
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
+@pytest.fixture
+def interpreted(tmp_path, monkeypatch):
+    """Has kernels be built as `gpu_driver.py` runs them."""
+    tool(tmp_path, "doctor")
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    with Machine(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
+
+
+def packaged(folder, name, **options):
+    from exported_kernels import CASES, exported
+
+    program, plain, calls = exported(*CASES[name])
+    path = str(folder / "m.inrush")
+    inrush.aot_compile(program, path, targets=["h100"], libraries=False, **options)
+    return path, plain, calls
+
+
+def cases():
+    if importlib.util.find_spec("triton") is None:
+        return []
+    from exported_kernels import CASES
+
+    return list(CASES)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_packages_compute_what_the_kernels_say(name, tmp_path, machine, interpreted):
+    torch.manual_seed(0)
+    path, plain, calls = packaged(tmp_path, name)
+    model = machine.load(path)
+    for given in calls:
+        theirs, ours = pytree.tree_map(torch.clone, (given, given))
+        with torch.no_grad():
+            wanted = pytree.tree_leaves(plain(*theirs))
+        got = model(*ours)
+        for want, have in zip((*wanted, *theirs), (*got, *ours), strict=True):
+            torch.testing.assert_close(have, want, rtol=2e-4, atol=2e-5)
+
+
+def text(folder, path):
+    done = tool(folder, "inspect", path, "--stage", "summary")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_tuned_kernel_has_one_configuration(tmp_path, interpreted):
+    path, _, _ = packaged(tmp_path, "of inputs, dynamic")
+    shown = text(tmp_path, path)
+    assert "triton(" in shown and ", add_kernel, node `" in shown, shown
+    assert "tuned_kernel, configuration 1 of 2 (BLOCK: 16, num_warps: 4, num_stages: 3), the first that builds, not measured" in shown, shown
+    assert "exported_kernels.py" in shown, shown
+    page = tmp_path / "page.html"
+    assert tool(tmp_path, "explain", path, "-o", page).returncode == 0
+    assert "tuned_kernel, configuration 1 of 2" in page.read_text()
+
+
+def test_what_was_measured_is_taken_by_targets_of_that_architecture(tmp_path, interpreted, monkeypatch):
+    from inrush.triton import exported
+
+    monkeypatch.setattr(exported, "_measure", lambda *_: ("cuda", "90", 1))
+    path, _, _ = packaged(tmp_path, "of inputs, dynamic")
+    assert "configuration 2 of 2 (BLOCK: 64, num_warps: 2, num_stages: 3), the fastest here" in text(tmp_path, path)
+    monkeypatch.setattr(exported, "_measure", lambda *_: ("cuda", "80", 1))
+    path, _, _ = packaged(tmp_path, "of inputs, dynamic")
+    assert "configuration 1 of 2" in text(tmp_path, path)
+
+
+def test_equal_kernels_are_built_once(tmp_path, interpreted):
+    path, _, _ = packaged(tmp_path, "in order")
+    line = next(line for line in text(tmp_path, path).splitlines() if line.startswith("target cuda:h100"))
+    # One that adds, one that scales by each of two factors, one that adds one.
+    assert "4 kernels" in line or "3 kernels" in line, line
+
+
+def test_cpus_refuse_kernels_by_name_and_line(tmp_path):
+    from exported_kernels import CASES, exported
+
+    program, _, _ = exported(*CASES["between others"])
+    for targets in (["cpu"], ["cpu", "h100"]):
+        with pytest.raises(inrush.UnsupportedError, match=r"run on GPUs only:\n  `add_kernel` at .*exported_kernels.py:\d+"):
+            inrush.aot_compile(program, str(tmp_path / "m.inrush"), targets=targets)
+
+
+def test_archives_alone_are_refused_with_what_to_do(tmp_path):
+    from exported_kernels import CASES, exported
+
+    program, _, _ = exported(*CASES["of rows, dynamic"])
+    torch.export.save(program, tmp_path / "m.pt2")
+    done = tool(tmp_path, "compile", tmp_path / "m.pt2", "-o", tmp_path / "m.inrush", "--target", "h100")
+    assert done.returncode == 2 and "inrush_exported.squares.default" in done.stderr and "`inrush.aot_compile(" in done.stderr, done.stderr
+    # A launch whose kernel nobody gives.
+    from inrush.triton import exported as prepared
+
+    program, _ = prepared.prepare(program)
+    torch.export.save(program, tmp_path / "n.pt2")
+    done = tool(tmp_path, "compile", tmp_path / "n.pt2", "-o", tmp_path / "m.inrush", "--target", "h100")
+    assert done.returncode == 2 and "`rows_kernel` is not in the archive: `inrush.aot_compile`" in done.stderr, done.stderr
+
+
+def test_what_cannot_be_packaged_is_named(tmp_path):
+    import triton
+    import triton.language as tl
+    from exported_kernels import Module
+    from torch.library import triton_op, wrap_triton
+
+    @triton.autotune(configs=[triton.Config({}), triton.Config({}, num_ctas=2)], key=["n"])
+    @triton.jit
+    def clustered(x, n):
+        tl.store(x, n)
+
+    @triton_op("inrush_exported::clustered", mutates_args={"x"})
+    def operator(x: torch.Tensor) -> None:
+        wrap_triton(clustered)[(1,)](x, x.numel())
+
+    def called(_, x, y):
+        operator(x)
+        return x + y
+
+    program = torch.export.export(Module(called), (torch.ones(4), torch.ones(4)))
+    with pytest.raises(inrush.UnsupportedError, match=r"`clustered` \(File .* cannot be packaged: its configuration asks for more than warps"):
+        inrush.aot_compile(program, str(tmp_path / "m.inrush"), targets=["h100"])
+
+
+def test_a_number_beyond_what_the_kernel_was_built_for_is_refused(tmp_path, machine, interpreted):
+    from exported_kernels import ROWS, Module
+    from torch.library import triton_op, wrap_triton
+    from user_kernels import add_kernel
+
+    @triton_op("inrush_exported::many", mutates_args={})
+    def many(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        wrap_triton(add_kernel)[(1,)](x, x, out, x.numel() << 28, BLOCK=4)
+        return out
+
+    x = torch.ones(4)
+    program = torch.export.export(Module(lambda _, x, y: many(x) + y), (x, x), dynamic_shapes=({0: ROWS}, {0: ROWS}))
+    path = str(tmp_path / "m.inrush")
+    inrush.aot_compile(program, path, targets=["h100"])
+    model = machine.load(path)
+    torch.testing.assert_close(model(x, x)[0], x * 3)
+    with pytest.raises(inrush.UnsupportedError, match="`n` of the Triton kernel `add_kernel` is 2147483648: it was built for i32"):
+        model(torch.ones(8), torch.ones(8))
+
+
+def test_damaged_packages_are_errors(tmp_path, machine, interpreted):
+    import json
+    import zipfile
+
+    path, _, calls = packaged(tmp_path, "in order")
+
+    def changed(edit):
+        to = str(tmp_path / "changed.inrush")
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w") as new:
+            for entry in old.infolist():
+                content = old.read(entry)
+                if entry.filename == "inrush.json":
+                    manifest = json.loads(content)
+                    steps = manifest["targets"][0]["Gpu"]["lowered"]["program"]["steps"]
+                    edit(manifest, [s["kind"]["Kernel"] for s in steps if "Kernel" in s["kind"]])
+                    content = json.dumps(manifest)
+                new.writestr(entry.filename, content)
+        return to
+
+    def put(key, value):
+        return lambda _, launches: launches[0].__setitem__(key, value)
+
+    for edit in (
+        put("kernel", 1000), put("tensors", []), put("tensors", [0, 0, 1 << 40]), put("written", [0, 0]), put("outs", [0]),
+        put("arguments", []), put("arguments", [{"Int": 1}] * 4), put("grid", [{"Float": 1.0}] * 3), put("grid", [{"Size": 1 << 20}] * 3),
+        put("written", [77]), put("tensors", [None, None, None]),
+    ):  # fmt: skip
+        with pytest.raises((inrush.InputError, RuntimeError), match="damaged|expected"):
+            machine.load(changed(edit))
