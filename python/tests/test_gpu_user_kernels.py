@@ -195,3 +195,105 @@ def test_damaged_packages_are_errors(tmp_path, machine, interpreted):
     ):  # fmt: skip
         with pytest.raises((inrush.InputError, RuntimeError), match="damaged|expected"):
             machine.load(changed(edit))
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Has Dynamo capture launches on a machine without a GPU."""
+    import torch.utils._triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class StandIn:
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self):
+            return 0
+
+    monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: True)
+    monkeypatch.setattr(driver, "_active", StandIn())
+    torch._dynamo.reset()
+
+
+def launches():
+    if importlib.util.find_spec("triton") is None:
+        return []
+    from user_kernels import CASES, between_others, by_lambda, in_order, rows, tuned
+
+    return [(f, want, f in (by_lambda, in_order, rows, between_others, tuned)) for f, want in CASES.items()]
+
+
+@pytest.mark.parametrize(("function", "wanted", "dynamic"), launches(), ids=lambda v: getattr(v, "__name__", None))
+def test_launches_that_dynamo_captured(function, wanted, dynamic, tmp_path, machine, interpreted, captures):
+    from exported_kernels import ROWS, Module
+
+    def drawn(rows):
+        return torch.randn(rows, 18), torch.randn(rows, 18)
+
+    module = Module(lambda _, x, y: function(x, y))
+    shapes = ({0: ROWS}, {0: ROWS}) if dynamic else None
+    program = torch.export.export(module, drawn(7), dynamic_shapes=shapes, strict=True)
+    path = str(tmp_path / "m.inrush")
+    inrush.aot_compile(program, path, targets=["h100"])
+    model = machine.load(path)
+    for count in (7, 11) if dynamic else (7, 7):
+        theirs = drawn(count)
+        ours = tuple(t.clone() for t in theirs)
+        got = model(*ours)
+        for want, have in zip((*pytree.tree_leaves(wanted(*theirs)), *theirs), (*got, *ours), strict=True):
+            torch.testing.assert_close(have, want)
+
+
+def test_triton_builds_them_for_several_gpus(tmp_path, monkeypatch):
+    """The first configuration does not compile."""
+    import triton
+    import triton.language as tl
+    from exported_kernels import Module
+    from torch.library import triton_op, wrap_triton
+
+    @triton.autotune(configs=[triton.Config({"BLOCK": 17}), triton.Config({"BLOCK": 32}, num_warps=1)], key=["n"])
+    @triton.jit
+    def picky(x, out, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * 16 + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+    @triton_op("inrush_exported::picky", mutates_args={})
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        wrap_triton(picky)[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+        return out
+
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    program = torch.export.export(Module(lambda _, x, y: operator(x) + y), (torch.ones(64), torch.ones(64)))
+    path = str(tmp_path / "m.inrush")
+    inrush.aot_compile(program, path, targets=["h100", "a100", "mi300x"])
+    shown = text(tmp_path, path)
+    assert shown.count("picky, configuration 2 of 2 (BLOCK: 32, num_warps: 1, num_stages: 3), the first that builds, not measured") == 3, shown
+    h100, a100, mi300x = (line for line in shown.splitlines() if line.startswith("target "))
+    assert "compute capability 9.0 alone" in h100 and "compute capability 8.0 and later" in a100 and "no PTX" in mi300x, shown
+
+
+def test_a_kernel_that_no_configuration_builds_is_told_with_its_source(tmp_path, monkeypatch):
+    import triton
+    import triton.language as tl
+    from exported_kernels import Module
+    from torch.library import triton_op, wrap_triton
+
+    @triton.jit
+    def wrong(x, BLOCK: tl.constexpr):
+        tl.store(x + tl.arange(0, BLOCK), tl.no_such_function(1))
+
+    @triton_op("inrush_exported::wrong", mutates_args={"x"})
+    def operator(x: torch.Tensor) -> None:
+        wrap_triton(wrong)[(1,)](x, BLOCK=16)
+
+    def called(_, x, y):
+        x = x + 1
+        operator(x)
+        return x + y
+
+    monkeypatch.setenv("INRUSH_CACHE_DIR", str(tmp_path / "cache"))
+    program = torch.export.export(Module(called), (torch.ones(64), torch.ones(64)))
+    with pytest.raises(inrush.InputError, match="(?s)target `cuda:h100`.*wrong.*no_such_function"):
+        inrush.aot_compile(program, str(tmp_path / "m.inrush"), targets=["h100"])
