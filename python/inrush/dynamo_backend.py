@@ -243,7 +243,11 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         gpu.check_pointers(options.pointers)
         settings |= gpu.settings()
         torch_internals.correct_metadata(gm)
-        graph, kept = flex_attention.rewrite(user_kernels.rewrite(gm))
+        launching = user_kernels.rewrite(gm)
+        tuned_by_triton = user_kernels.is_tuned_by(launching)
+        later = later and not tuned_by_triton
+        settings["later"] = later
+        graph, kept = flex_attention.rewrite(launching)
         report.kept = {"higher_order.flex_attention": kept} if kept is not None else {}
         fallback.tell_cache()
         with torch_internals.no_tracing():
@@ -255,6 +259,16 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         if compiled.report()["untuned"]:
             again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, resolver())  # noqa: E731
             return tuning.FirstCall(compiled, again, report.tuned.extend)
+        if tuned_by_triton:
+
+            def with_winners() -> Any:
+                known = flex_attention.rewrite(user_kernels.rewrite(gm))[0]
+                with torch_internals.no_tracing():
+                    made = _native.compile_fx(known, settings, resolver())
+                report.update(made.report())
+                return made
+
+            return tuning.FirstCall(compiled, with_winners, lambda _: None)
         return compiled
     except BaseException as error:
         # A panic is no `Exception` in Python, but a failure like others.

@@ -34,24 +34,31 @@ class NoDriver:
 
 triton.runtime.driver.set_active(NoDriver())
 
-from user_kernels import CASES, between_others, by_lambda, in_order, rows  # noqa: E402
+from user_kernels import CASES, between_others, by_lambda, in_order, rows, tuned  # noqa: E402
+
+from inrush.triton import tuned_kernels  # noqa: E402
 
 
-def run(f, wanted, dynamic=None, cache=False):
+def run(f, wanted, row, dynamic=None, cache=False):
     compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": cache}, dynamic=dynamic, fullgraph=True)
+    record = tuned_kernels.record
+    tuned_kernels.record = lambda *given: (row.setdefault("first", inrush.compilations()[-1].fallbacks), record(*given))
     for shape in ((7, 18), (5, 16)) if dynamic else ((7, 18), (7, 18)):
         x, y = torch.randn(shape), torch.randn(shape)
         theirs, ours = (x.clone(), y.clone()), (x.clone(), y.clone())
         want, got = wanted(*theirs), compiled(*ours)
         torch.testing.assert_close(got, want)
         torch.testing.assert_close(ours, theirs)
+    tuned_kernels.record = record
 
 
 def main():
     only = sys.argv[1:]
     cases = [(f.__name__, f, want, {}) for f, want in CASES.items()]
-    cases += [(f"{f.__name__}, dynamic", f, CASES[f], {"dynamic": True}) for f in (by_lambda, in_order, rows, between_others)]
+    cases += [(f"{f.__name__}, dynamic", f, CASES[f], {"dynamic": True}) for f in (by_lambda, in_order, rows, between_others, tuned)]
     cases += [(f"{by_lambda.__name__}, {n} from the cache", by_lambda, CASES[by_lambda], {"cache": True}) for n in ("not", "then")]
+    cases += [("tuned, then known", tuned, CASES[tuned], {})]
+    cases += [(f"tuned, {n} from the cache", tuned, CASES[tuned], {"cache": True}) for n in ("not", "then")]
     for name, f, want, options in cases:
         if only and name not in only:
             continue
@@ -59,7 +66,7 @@ def main():
         torch.manual_seed(0)
         row = {"name": name, "failed": None}
         try:
-            run(f, want, **options)
+            run(f, want, row, **options)
             done = inrush.last_compile()
             kernels = [k for g in done.all_graphs() for k in g.kernels]
             row |= {"kernels": kernels, "called": done.fallbacks, "cache": done.cache}

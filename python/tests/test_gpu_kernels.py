@@ -32,15 +32,20 @@ def test_results_are_what_the_kernels_say(rows):
 
 def test_kernels_with_one_configuration_are_launched_natively(rows):
     for name, row in rows.items():
-        if name != "tuned":
+        if name != "tuned, dynamic":
             assert not row["called"], row
             assert any(k.startswith("triton.") for k in row["kernels"]), row
     assert [k for k in rows["in_order"]["kernels"] if k.startswith("triton.")] == ["triton.add_kernel", "triton.scale_kernel"] * 2
 
 
-def test_tuned_kernels_are_counted_as_called(rows):
-    (called,) = rows["tuned"]["called"]
-    assert called.startswith("triton.tuned_kernel") and "2 configurations" in called
+def test_tuned_kernels_are_launched_by_triton_once(rows):
+    """The first call measures; the second, and a compile after it, take what won. Where sizes decide, Triton goes on."""
+    assert rows["tuned"]["first"] == ["triton.tuned_kernel: Triton launches this kernel: it is tuned by measurement: 2 configurations"]
+    for name in ("tuned", "tuned, then known", "tuned, then from the cache"):
+        assert not rows[name]["called"] and rows[name]["kernels"][0] == "triton.tuned_kernel", rows[name]
+    assert rows["tuned, then from the cache"]["cache"] == ["hit, not traced"]
+    (called,) = rows["tuned, dynamic"]["called"]
+    assert "2 configurations, for each size" in called
 
 
 def test_graphs_with_kernels_are_cached(rows):

@@ -96,6 +96,8 @@ def run(kernel: Any, grid: Any, values: dict[str, Any]) -> None:
         function = function.fn
     configs = getattr(kernel, "configs", None) or []
     constants = configs[0].kwargs if configs else {}
+    if configs:
+        kernel.best_config = configs[0]
     with np.errstate(all="ignore"):
         InterpretedFunction(function.fn)[tuple(grid[0])](**{**values, **constants})
 

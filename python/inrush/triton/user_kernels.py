@@ -21,6 +21,7 @@ from typing import Any, Iterator
 import torch
 
 from inrush import torch_internals
+from inrush.triton import tuned_kernels
 
 # What kernels may name beside their own module's functions and constants.
 _LIBRARIES = ("triton", "math")
@@ -56,6 +57,8 @@ class Kernel:
         # What the native half builds and launches, or why it does not.
         self.native: Native | None = None
         self.reason = ""
+        # By what Triton's choice of a configuration is kept: see `tuned_kernels`.
+        self.tuning: str | None = None
 
     def __repr__(self) -> str:
         return f"<the Triton kernel {self.name}>"
@@ -96,6 +99,8 @@ def launch(kernel: Kernel, tensors: Any, numbers: Any, grid: Any) -> tuple[torch
         interpreter.run(kernel.kernel, grid, values)
     else:
         run(kernel.kernel, grid, values)
+    if kernel.tuning is not None:
+        tuned_kernels.record(kernel.tuning, kernel.kernel)
     return tuple(tensors[at] for at in kernel.written)
 
 
@@ -206,11 +211,14 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
         return
     arguments, tensors, numbers = collect(node, constants)
     written = [n for n in node.kwargs["tensors_to_clone"] if isinstance(arguments.get(n), Tensor)]
-    single, options = _single(kernel)
+    single, options, won, tuning = _single(kernel, constants, _values(arguments, tensors, numbers))
     made = Kernel(kernel, arguments, written, getattr(single, "__name__", "kernel"))
-    grid = list(dict.fromkeys(tuple(g) for g in node.kwargs["grid"]))
-    if len(grid) > 1:
-        grid = [tuple(g) for g in node.kwargs["grid"]]
+    made.tuning = tuning if won is None else None
+    grid = [tuple(g) for g in node.kwargs["grid"]]
+    if won is not None and len(grid) > 1:
+        grid = [grid[won]]
+    if len(set(grid)) == 1:
+        grid = grid[:1]
     try:
         if isinstance(options, str):
             raise NotStandalone(options)
@@ -275,16 +283,41 @@ def found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
     return launched, given
 
 
-def _single(kernel: Any) -> tuple[Any, dict[str, Any] | str]:
-    """Returns the function of a kernel; the options and constants of its one configuration, or why there is not just one."""
+def _values(arguments: dict[str, Any], tensors: list[Any], numbers: list[Any]) -> dict[str, Any]:
+    """Fake tensors and numbers in the place of arguments."""
+    return values_of(arguments, [_meta(t) for t in tensors], [_meta(n) for n in numbers])
+
+
+def _meta(value: Any) -> Any:
+    """What a node stands for, as AOTAutograd or Dynamo notes it; other values as they are."""
+    return value.meta.get("val", value.meta.get("example_value")) if isinstance(value, torch.fx.Node) else value
+
+
+def _single(kernel: Any, constants: dict[str, Any], values: dict[str, Any]) -> tuple[Any, dict[str, Any] | str, int | None, str | None]:
+    """Returns the function of a kernel; the options and constants of the one configuration that it is launched in, or why there is
+    not just one; the position of what won among several; and by what Triton's choice is kept. Hooks of tuning do nothing at other
+    launches."""
     inner, all_options = configurations(kernel)
     if isinstance(all_options, str):
-        return inner, all_options
-    if len(all_options) != 1:
-        return inner, f"it is tuned by measurement: {len(all_options)} configurations"
-    if getattr(kernel, "reset_to_zero", None) or getattr(kernel, "restore_value", None):
-        return inner, _HOOKS
-    return inner, all_options[0]
+        return inner, all_options, None, None
+    if len(all_options) == 1:
+        return inner, all_options[0], None, None
+    why = f"it is tuned by measurement: {len(all_options)} configurations"
+    try:
+        known = {k: _constant(v) for k, v in constants.items()}
+        tuning = tuned_kernels.key(kernel, source(inner), known, values)
+    except NotStandalone as error:
+        return inner, str(error), None, None
+    if tuning is None:
+        return inner, f"{why}, for each size", None, None
+    won = tuned_kernels.winner(tuning, len(all_options))
+    return inner, why if won is None else all_options[won], won, tuning
+
+
+def is_tuned_by(gm: Any) -> bool:
+    """Returns true if a call of a rewritten graph has Triton choose configurations that a later compile can take."""
+    launches = (n.args[0] for n in gm.graph.nodes if n.op == "call_function" and n.target is launch)
+    return any(kernel.tuning is not None and kernel.native is None for kernel in launches)
 
 
 _HOOKS = "its configuration has hooks"
@@ -513,7 +546,8 @@ def identities(gm: Any) -> Iterator[str]:
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):
                 kernel, constants = found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
-                single, options = _single(kernel)
+                arguments = {**constants, **node.kwargs["kwargs"]}
+                single, options, _, _ = _single(kernel, constants, {k: _meta(v) for k, v in arguments.items()})
                 try:
                     if node.kwargs["tma_descriptor_metadata"]:
                         raise NotStandalone("it takes descriptors that the host makes")
