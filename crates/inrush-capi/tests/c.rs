@@ -71,6 +71,7 @@ fn package_of(archive: &Path, folder: &Path) -> PathBuf {
         threads: Some(2),
         format: inrush_cli::args::Format::Inrush,
         emit: None,
+        operators: OperatorArgs::default(),
         no_libraries: false,
         json: true,
     })
@@ -203,7 +204,8 @@ fn operators_in_c_are_called() {
         "1 null: `operators` is NULL",
         "1 bad: the operator `scale(Tensor x) -> Tensor`: its name has no namespace",
         "1 bad: the `schema` of an operator is NULL",
-        "1 bad: functions of operators are for `cpu` or `cuda`, not `tpu`",
+        "1 bad: functions of operators are for `cpu` or `cuda`",
+        "not `tpu`",
         "1 bad: `a::b(Tensor x) -> Tensor` has no function",
         "1 library: /nowhere/liboperators.so",
         "2 failing: node `scale` (example.scale.default)",

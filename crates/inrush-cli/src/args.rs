@@ -13,18 +13,16 @@ use std::path::PathBuf;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-    #[command(flatten)]
-    pub operators: OperatorArgs,
 }
 
 /// Operators that users define: their functions are called where a package runs.
 #[derive(Args, Debug, Clone, Default)]
 pub struct OperatorArgs {
     /// Declare an operator of your own that the model calls: "mylib::scale(Tensor x, float by=2.0) -> Tensor"; repeat for several
-    #[arg(long = "operator", value_name = "SCHEMA", global = true)]
+    #[arg(long = "operator", value_name = "SCHEMA")]
     pub declared: Vec<String>,
     /// Load a shared library with functions of operators, which exports inrush_operators (see inrush.h); repeat for several
-    #[arg(long = "operators", value_name = "LIBRARY", global = true)]
+    #[arg(long = "operators", value_name = "LIBRARY")]
     pub libraries: Vec<PathBuf>,
 }
 
@@ -42,13 +40,27 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Check that this machine has what inrush needs
     Doctor(DoctorArgs),
-    /// Show or clear the build cache
+    /// Show, bound or clear what is kept: objects, kernels, graphs, tuned tiles, graphs that failed
     Cache(CacheArgs),
     /// Print a completion script for a shell
     Completion {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// Returns the operators that users define, for commands that take models.
+    pub fn operators(&self) -> Option<&OperatorArgs> {
+        match self {
+            Command::Run(a) => Some(&a.operators),
+            Command::Compile(a) => Some(&a.operators),
+            Command::Bench(a) => Some(&a.operators),
+            Command::Explain(a) => Some(&a.operators),
+            Command::Inspect(a) => Some(&a.operators),
+            Command::Doctor(_) | Command::Cache(_) | Command::Completion { .. } => None,
+        }
+    }
 }
 
 /// Which machine to compile for and with how many threads.
@@ -64,6 +76,8 @@ pub struct TargetArgs {
 
 #[derive(Args, Debug)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub operators: OperatorArgs,
     /// A `.pt2` archive written by torch.export.save, or a compiled package
     pub model: PathBuf,
     /// Input tensors, keys "0", "1", … or the inputs' names [default: the archive's sample inputs, else seeded random data]
@@ -112,6 +126,8 @@ pub struct RunArgs {
 
 #[derive(Args, Debug)]
 pub struct CompileArgs {
+    #[command(flatten)]
+    pub operators: OperatorArgs,
     /// A `.pt2` archive written by torch.export.save
     pub model: PathBuf,
     /// The package, or with `--emit` the source file, to write
@@ -161,6 +177,8 @@ pub enum Format {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
+    #[command(flatten)]
+    pub operators: OperatorArgs,
     /// Archives or packages to measure; inputs next to them (NAME.inputs.safetensors) are used when present
     #[arg(required = true)]
     pub models: Vec<PathBuf>,
@@ -185,6 +203,8 @@ pub struct BenchArgs {
 
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
+    #[command(flatten)]
+    pub operators: OperatorArgs,
     /// A `.pt2` archive, or a compiled package (which keeps its program only)
     pub model: PathBuf,
     /// The page to write
@@ -199,6 +219,8 @@ pub struct ExplainArgs {
 
 #[derive(Args, Debug)]
 pub struct InspectArgs {
+    #[command(flatten)]
+    pub operators: OperatorArgs,
     /// A `.pt2` archive, or a compiled package (stages: wrap)
     pub model: PathBuf,
     /// import, planar, normalize, rewrite, decompose, lower, fuse, tile, emit, wrap, refusals or summary
@@ -225,12 +247,33 @@ pub struct DoctorArgs {
 
 #[derive(Args, Debug)]
 pub struct CacheArgs {
-    /// Remove every entry
-    #[arg(long)]
-    pub clear: bool,
+    /// Remove entries: of the kinds that are named, else all of them
+    #[arg(long, value_name = "KIND", num_args = 0.., value_delimiter = ',')]
+    pub clear: Option<Vec<String>>,
+    /// Remove what was used least recently, until no more than this is kept: 500MB, 2GB
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "clear")]
+    pub limit: Option<u64>,
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// A number of bytes, with a unit of powers of 1000 or without.
+fn size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let factor = match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => 1.0,
+        "K" | "KB" => 1e3,
+        "M" | "MB" => 1e6,
+        "G" | "GB" => 1e9,
+        "T" | "TB" => 1e12,
+        other => return Err(format!("`{other}` is no unit: B, KB, MB, GB or TB")),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(n) if n >= 0.0 && n.is_finite() => Ok((n * factor) as u64),
+        _ => Err("not a size, such as 500MB".into()),
+    }
 }
 
 /// A time to measure for.

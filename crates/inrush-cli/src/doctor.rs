@@ -8,6 +8,7 @@ use crate::args::{CacheArgs, DoctorArgs};
 use crate::out::say;
 use inrush_base::{Error, Result};
 use inrush_runtime::cache::{Cache, CachePlace};
+use inrush_runtime::cache_kinds::{KINDS, kind};
 use inrush_runtime::cc::{Compiler, Target, has_vector_math};
 use std::process::ExitCode;
 
@@ -134,31 +135,52 @@ fn try_build() -> Result<u128> {
     Ok(start.elapsed().as_millis())
 }
 
-/// Prints or clears the usage of the cache; with `--clear` the figures are of what was removed.
+/// Prints what the cache keeps, by kind. With `--clear` or `--limit` the figures are of what was removed.
 pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     let cache = Cache::open_default();
-    let usage = if a.clear {
-        cache.clear()?
-    } else {
-        cache.usage()
+    let all: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
+    let removed = match (&a.clear, a.limit) {
+        (Some(names), _) if names.is_empty() => Some(cache.clear_kinds(&all)?),
+        (Some(names), _) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            names.iter().try_for_each(|n| kind(n).map(drop))?;
+            Some(cache.clear_kinds(&names)?)
+        }
+        (None, Some(bytes)) => Some(cache.bound(bytes)?),
+        (None, None) => None,
     };
+    let shown = removed.clone().unwrap_or_else(|| cache.kinds());
+    let bytes: u64 = shown.iter().map(|u| u.bytes).sum();
     let dir = cache.dir().display();
     if a.json {
+        let kinds: serde_json::Map<String, serde_json::Value> = (KINDS.iter().zip(&shown))
+            .map(|(k, u)| {
+                let line = serde_json::json!({"entries": u.entries, "bytes": u.bytes});
+                (k.name.to_string(), line)
+            })
+            .collect();
         say!(
             "{}",
             serde_json::json!({
                 "dir": dir.to_string(),
-                "objects": usage.entries,
-                "bytes": usage.bytes,
-                "removed": a.clear,
+                "objects": shown[0].entries,
+                "bytes": bytes,
+                "kinds": kinds,
+                "removed": removed.is_some(),
             })
         )?;
-    } else {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    let word = if removed.is_some() { ", removed" } else { "" };
+    say!("{dir}: {:.1} MB{word}", mb(bytes))?;
+    for (k, u) in KINDS.iter().zip(&shown) {
         say!(
-            "{dir}: {} objects, {:.1} MB{}",
-            usage.entries,
-            usage.bytes as f64 / 1e6,
-            if a.clear { ", removed" } else { "" }
+            "  {:<14} {:>6} {:>9.1} MB  {}",
+            k.name,
+            u.entries,
+            mb(u.bytes),
+            k.what
         )?;
     }
     Ok(ExitCode::SUCCESS)

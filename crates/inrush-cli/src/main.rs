@@ -30,7 +30,9 @@ fn main() -> ExitCode {
 
 /// Runs the command.
 fn dispatch(cli: Cli) -> Result<ExitCode, Error> {
-    inrush_cli::operators::take(&cli.operators)?;
+    if let Some(operators) = cli.command.operators() {
+        inrush_cli::operators::take(operators)?;
+    }
     match cli.command {
         Command::Run(a) => inrush_cli::run::run(&a),
         Command::Compile(a) => inrush_cli::package::compile(&a),

@@ -523,7 +523,7 @@ fn json_of_every_command() {
         (&["explain", &model, "-o", &html], &["report"]),
         (&["inspect", &model, "--stage", "wrap"], &["stage", "text"]),
         (&["doctor"], &["cache", "build"]),
-        (&["cache"], &["dir", "objects", "bytes"]),
+        (&["cache"], &["dir", "objects", "bytes", "kinds"]),
     ];
     for (args, keys) in commands {
         let all: Vec<&str> = args.iter().copied().chain(["--json"]).collect();

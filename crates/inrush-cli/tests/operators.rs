@@ -133,6 +133,7 @@ fn packaged() -> &'static Path {
             threads: Some(2),
             format: Format::Inrush,
             emit: None::<Emit>,
+            operators: Default::default(),
             no_libraries: false,
             json: true,
         })

@@ -152,15 +152,6 @@ impl Cache {
         usage
     }
 
-    /// Removes every entry; files that are not the cache's own stay.
-    pub fn clear(&self) -> Result<Usage> {
-        let usage = self.usage();
-        for file in self.files() {
-            fs::remove_file(&file).map_err(|e| self.fail("remove", &file, e))?;
-        }
-        Ok(usage)
-    }
-
     fn files(&self) -> Vec<PathBuf> {
         let list = |dir: &Path| -> Vec<PathBuf> {
             fs::read_dir(dir)

@@ -6,6 +6,7 @@
 mod arena;
 mod bind;
 pub mod cache;
+pub mod cache_kinds;
 mod cache_place;
 pub mod cc;
 mod checked;
