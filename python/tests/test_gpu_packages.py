@@ -114,6 +114,17 @@ def written_around(_, x):
     return x[rows] + x.sum()
 
 
+def copied(_, x):
+    """Copies with other strides than what they copy, and views of them: all are outputs."""
+    copy = x.t().contiguous()
+    return x[::2].contiguous(), copy, copy.view(-1)[2:], copy.view(6, 5)[1:].t(), x.t().reshape(-1)[3:]
+
+
+def test_copies_have_strides_of_their_own(tmp_path):
+    torch.manual_seed(0)
+    check(tmp_path, [(copied, [(torch.randn(6, 5),), (torch.randn(5, 6).t(),)], {})])
+
+
 def test_inputs_are_the_same_before_and_after_sizes_from_data(tmp_path):
     torch.manual_seed(0)
     calls = [(torch.randn(6, 5),), (torch.randn(6, 5).abs(),), (-torch.randn(5, 6).abs().T,)]
@@ -173,6 +184,7 @@ PARTS = [
     *((getattr(test_parts, name), ()) for name in (
         "test_kernels_before_and_after_nonzero",
         "test_state_is_written",
+        "test_views_of_copies",
         "test_inputs_are_written",
         "test_the_signature_names_sizes_that_depend_on_data",
         "test_integers_are_read_from_data",

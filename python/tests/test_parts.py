@@ -116,6 +116,19 @@ def test_kernels_before_and_after_nonzero(tmp_path):
     agree(other, package, torch.randn(7, 6))
 
 
+def test_views_of_copies(tmp_path):
+    """Copies that change strides are no views of what they copy."""
+
+    def views(x):
+        copy = x.t().contiguous()
+        return torch.nonzero(x), copy, copy.view(-1)[2:], copy.view(6, 5)[1:]
+
+    module, x = Function(views), torch.randn(6, 5)
+    package = packed(tmp_path, module, x)
+    agree(module, package, x)
+    agree(module, package, -x)
+
+
 def test_state_is_written(tmp_path):
     class Counts(nn.Module):
         def __init__(self):

@@ -37,7 +37,7 @@ pub use lower::body::BodyBuilder;
 pub use lower::{
     Lower, Mark, Marks, Processor, Pw, Tensor, input_buffer, lower, lower_marked, num_inputs,
 };
-pub use normalize::{normalize, prune, resolve_ints};
+pub use normalize::{normalize, normalize_whole, prune, resolve_ints};
 pub use ops::{lookup, rows, selects, sorts_in_kernel};
 pub use props::Prop;
 pub use view::View;

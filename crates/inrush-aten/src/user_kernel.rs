@@ -10,19 +10,21 @@
 //!
 //! The call is functional: its results are the tensors that the kernel writes, as they are after it. A tensor that is `None` is memory
 //! that the kernel is the first to write. The grid has three numbers for each configuration of the kernel.
+//!
+//! Kernels compute addresses, from strides that they were traced with. So [`note_layouts`] adds those to the call before stages may change
+//! layouts, and stage normalize copies an operand that has others.
 
 use crate::schema::Schema;
 use inrush_base::{Error, Result};
 use inrush_expr::{Expr, Exprs};
-use inrush_graph::{Arg, Graph, Node, ValueId};
+use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 use std::sync::LazyLock;
 
 /// The operator's name.
 pub const OPERATOR: &str = "inrush.triton_kernel.default";
 
 /// Its parameters and results, as the Python package declares them.
-const SCHEMA: &str =
-    "(Tensor?[] tensors, SymInt[] numbers, SymInt[] grid, int kernel, str name) -> Tensor[]";
+const SCHEMA: &str = "(Tensor?[] tensors, SymInt[] numbers, SymInt[] grid, int kernel, str name, SymInt[]? strides=None) -> Tensor[]";
 
 // A test holds that it can be read.
 static PARSED: LazyLock<Option<Schema>> = LazyLock::new(|| Schema::parse(SCHEMA).ok());
@@ -42,6 +44,52 @@ pub struct Launch<'a> {
     /// Position among the kernels of the process that compiles.
     pub kernel: usize,
     pub name: &'a str,
+    /// Those of all tensors that are given, one after the other; `None` before [`note_layouts`].
+    pub strides: Option<&'a [Expr]>,
+}
+
+/// Adds the strides of their operands to the launches of a graph as it was imported, and of its bodies.
+pub fn note_layouts(graph: &mut Graph) {
+    for at in 0..graph.nodes.len() {
+        let node = &graph.nodes[at];
+        let (OPERATOR, [Arg::Values(tensors), ..]) = (node.op.as_str(), node.args.as_slice())
+        else {
+            continue;
+        };
+        let given = tensors.iter().flatten();
+        let strides = given
+            .filter_map(|v| graph.tensor(*v).ok())
+            .flat_map(|t| t.strides.clone());
+        let strides = Arg::Ints(strides.collect());
+        let args = &mut graph.nodes[at].args;
+        if args.len() > STRIDES {
+            args[STRIDES] = strides;
+        } else if args.len() == STRIDES {
+            args.push(strides);
+        }
+    }
+    graph.bodies.iter_mut().for_each(note_layouts);
+}
+
+/// Position of the strides among the arguments.
+const STRIDES: usize = 5;
+
+/// Returns the types that the operands of a launch were traced with, with their positions among its tensors; `None` for other
+/// operators and before [`note_layouts`].
+#[must_use]
+pub fn operand_types(graph: &Graph, node: &Node) -> Option<Vec<(usize, TensorType)>> {
+    let launch = launch(&graph.exprs, node).ok()??;
+    let mut strides = launch.strides?;
+    let mut types = Vec::with_capacity(launch.tensors.len());
+    for (at, v) in launch.tensors.iter().enumerate() {
+        let Some(v) = v else { continue };
+        let mut ty = graph.tensor(*v).ok()?.clone();
+        let (own, rest) = strides.split_at_checked(ty.rank())?;
+        ty.strides = own.to_vec();
+        strides = rest;
+        types.push((at, ty));
+    }
+    Some(types)
 }
 
 /// Returns the launch of a node; `None` for other operators.
@@ -59,6 +107,7 @@ pub fn launch<'a>(exprs: &Exprs, node: &'a Node) -> Result<Option<Launch<'a>>> {
             Arg::Ints(grid),
             Arg::Int(kernel),
             Arg::Str(name),
+            rest @ ..,
         ] => exprs.as_int(*kernel).and_then(|k| {
             Some(Launch {
                 tensors,
@@ -66,6 +115,11 @@ pub fn launch<'a>(exprs: &Exprs, node: &'a Node) -> Result<Option<Launch<'a>>> {
                 grid,
                 kernel: usize::try_from(k).ok()?,
                 name,
+                strides: match rest {
+                    [Arg::Ints(strides)] => Some(strides),
+                    [] | [Arg::None] => None,
+                    _ => return None,
+                },
             })
         }),
         _ => None,
@@ -93,7 +147,7 @@ pub fn refuse(graph: &Graph) -> Result<()> {
 /// Lists the launches of a graph and of its bodies.
 fn collect(graph: &Graph, found: &mut Vec<String>) {
     for node in graph.nodes.iter().filter(|n| n.op == OPERATOR) {
-        let name = match node.args.last() {
+        let name = match node.args.get(STRIDES - 1) {
             Some(Arg::Str(name)) => name.as_str(),
             _ => "",
         };

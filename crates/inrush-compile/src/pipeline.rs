@@ -83,7 +83,18 @@ impl<'a> Pipeline<'a> {
     /// # Errors
     /// As all stages: what is not supported, or a broken invariant, with the stage's name.
     pub fn normalize(&mut self, graph: Graph) -> Result<Graph> {
-        let work = || inrush_aten::normalize(graph);
+        self.normalize_by(|| inrush_aten::normalize(graph))
+    }
+
+    /// Makes a whole graph functional that is cut around calls afterwards.
+    ///
+    /// # Errors
+    /// As [`Pipeline::normalize`].
+    pub fn normalize_whole(&mut self, graph: Graph) -> Result<Graph> {
+        self.normalize_by(|| inrush_aten::normalize_whole(graph))
+    }
+
+    fn normalize_by(&mut self, work: impl FnOnce() -> Result<Graph>) -> Result<Graph> {
         self.stage(
             "normalize",
             work,

@@ -191,6 +191,10 @@ pub struct UserKernel {
     pub written: Vec<usize>,
     /// Slots of these after it.
     pub outs: Vec<usize>,
+    /// Positions among the tensors of those whose addresses the kernel takes for multiples of 16 bytes. One that begins elsewhere is
+    /// copied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aligned: Vec<usize>,
     /// The kernel's name and configuration, for reports.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
@@ -518,7 +522,8 @@ impl HostProgram {
                     need(k.tensors.iter().flatten().all(|s| *s < self.slots))?;
                     slots(&k.outs)?;
                     need(k.written.len() == k.outs.len())?;
-                    need(k.written.iter().all(|w| *w < k.tensors.len()))?;
+                    let mut named = k.written.iter().chain(&k.aligned);
+                    need(named.all(|w| *w < k.tensors.len()))?;
                     let given = |t: usize| k.tensors[t].is_some() || k.written.contains(&t);
                     need((0..k.tensors.len()).all(given))?;
                     let kernel = self.gpu.as_ref().and_then(|g| g.kernels.get(k.kernel));

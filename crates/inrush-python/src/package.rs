@@ -85,6 +85,7 @@ fn user_sources(kernels: &[Bound<'_, PyAny>]) -> PyResult<Vec<UserSource>> {
             configurations.push(Configuration {
                 kernel: fx::kernels::source(&native)?,
                 arguments: fx::kernels::given(&native)?,
+                aligned: native.getattr("aligned")?.extract()?,
                 title,
             });
         }

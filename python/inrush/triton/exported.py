@@ -18,7 +18,7 @@ from inrush.triton import user_kernels
 from inrush.triton.user_kernels import Native, NotStandalone, Number, Tensor
 
 # `inrush-aten/src/user_kernel.rs` has the same.
-_SCHEMA = "triton_kernel(Tensor?[] tensors, SymInt[] numbers, SymInt[] grid, int kernel, str name) -> Tensor[]"
+_SCHEMA = "triton_kernel(Tensor?[] tensors, SymInt[] numbers, SymInt[] grid, int kernel, str name, SymInt[]? strides=None) -> Tensor[]"
 
 
 @functools.cache

@@ -83,6 +83,8 @@ class Native:
     """For each of them a :class:`Tensor`, a :class:`Number` or a constant."""
     divisible: list[int]
     """Positions among all parameters of multiples of 16."""
+    aligned: list[int]
+    """Positions among the launch's tensors of those among them."""
     warps: int
     stages: int
 
@@ -362,7 +364,7 @@ _NUMBERS = ("i1", "i32", "u32", "i64", "u64", "fp32")
 
 def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any], tensors: Any, numbers: Any, aligned: bool) -> Native:
     arguments = {**arguments, **options.get("constants", {})}
-    signature, passed, divisible = [], [], []
+    signature, passed, divisible, at_multiples = [], [], [], []
     constants: dict[str, Any] = {}
     for at, parameter in enumerate(kernel.params):
         name = parameter.name
@@ -387,6 +389,7 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
             passed.append(value)
             if aligned and _aligned(fake) and not parameter.do_not_specialize_on_alignment:
                 divisible.append(at)
+                at_multiples.append(value.at)
             continue
         kind = _number(parameter, value, numbers)
         if type(value) is int and not parameter.do_not_specialize and not parameter.annotation_type:
@@ -403,7 +406,7 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
     text += f"CONSTANTS = { {k: _constant(v) for k, v in constants.items()} !r}\n"
     # The build's digest leaves out what it takes for comments; of a user's text nothing is left out.
     text += f"DIGEST = {hashlib.sha256(text.encode()).hexdigest()!r}\n"
-    return Native(text, kernel.__name__, signature, passed, divisible, options["num_warps"], options["num_stages"])
+    return Native(text, kernel.__name__, signature, passed, divisible, at_multiples, options["num_warps"], options["num_stages"])
 
 
 def _has_values(value: Any) -> bool:

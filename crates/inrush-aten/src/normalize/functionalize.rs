@@ -26,11 +26,21 @@
 
 use super::positions::is_view;
 use crate::view::View;
-use crate::{Args, Call, Demands, Route, bind, lookup, meta};
+use crate::{Args, Call, Demands, Route, bind, lookup, meta, user_kernel};
 use inrush_base::{Error, Result};
 use inrush_graph::{
     Arg, Graph, LineId, Node, Output, OutputKind, OutputValue, TensorType, Type, Value, ValueId,
 };
+
+/// The care for layouts of values within the graph.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Layouts {
+    /// Later stages address elements by coordinates: a copy that only changes strides is dropped.
+    Free,
+    /// The graph is cut around calls, which see strides, and views between its parts are made over the memory of their roots: copies that
+    /// change strides stay.
+    Kept,
+}
 
 /// Replaces every call in place, and adds an output for each input that was written. Linear
 /// in the nodes, but for views that are made again after each write.
@@ -38,7 +48,7 @@ use inrush_graph::{
 /// # Errors
 ///
 /// If a write goes through a view without an inverse, or changes its target's shape.
-pub fn functionalize(graph: &mut Graph) -> Result<()> {
+pub fn functionalize(graph: &mut Graph, layouts: Layouts) -> Result<()> {
     let nodes = std::mem::take(&mut graph.nodes);
     let writes = nodes
         .iter()
@@ -50,6 +60,7 @@ pub fn functionalize(graph: &mut Graph) -> Result<()> {
         state: vec![State::default(); count],
         graph,
         writes,
+        layouts,
         line: None,
         made: 0,
     };
@@ -177,6 +188,7 @@ struct Functionalize<'g> {
     state: Vec<State>,
     /// Something in the graph is written in place. Without, views need no record.
     writes: bool,
+    layouts: Layouts,
     line: Option<LineId>,
     /// Values made so far, which numbers their names.
     made: usize,
@@ -209,6 +221,7 @@ impl Functionalize<'_> {
             _ => None,
         });
         self.read_args(&mut node)?;
+        self.lay_out_operands(&mut node);
         if let Some(parent) = parent.filter(|_| self.writes)
             && is_view(self.graph, &node)?
         {
@@ -255,7 +268,9 @@ impl Functionalize<'_> {
                 || node.op.ends_with("_copy.default")
                 || a.strides != b.strides
                 || node.args.contains(&Arg::Bool(true)));
-        (a.dtype == b.dtype && a.sizes == b.sizes && !training && !copies).then_some(*source)
+        let relays = self.layouts == Layouts::Kept && a.strides != b.strides;
+        let same = a.dtype == b.dtype && a.sizes == b.sizes && !relays;
+        (same && !training && !copies).then_some(*source)
     }
 
     /// Returns the root of a chain of views; `v` itself if it is no view.
@@ -634,6 +649,35 @@ impl Functionalize<'_> {
         });
     }
 
+    /// Adds a copy of `v` with the strides of another type, named like `like`. It is no view: that would show the same memory with strides
+    /// of the copy.
+    fn laid_out(&mut self, like: ValueId, v: ValueId, ty: Type) -> ValueId {
+        let copy = self.value(like, ty);
+        self.push("aten.alias_copy.default", vec![Arg::Value(v)], vec![copy]);
+        copy
+    }
+
+    /// Gives the tensors of a user's kernel the strides that they had when the program was exported: kernels compute addresses. Identities that
+    /// were dropped may have changed them.
+    fn lay_out_operands(&mut self, node: &mut Node) {
+        let Some(wanted) = user_kernel::operand_types(self.graph, node) else {
+            return;
+        };
+        for (at, ty) in wanted {
+            let Some(Arg::Values(tensors)) = node.args.first() else {
+                return;
+            };
+            if let Some(v) = tensors[at]
+                && self.graph.value(v).ty != Type::Tensor(ty.clone())
+            {
+                let copy = self.laid_out(v, v, Type::Tensor(ty));
+                if let Some(Arg::Values(tensors)) = node.args.first_mut() {
+                    tensors[at] = Some(copy);
+                }
+            }
+        }
+    }
+
     /// Outputs read the final contents; inputs that were written become outputs of their own.
     fn outputs(mut self) -> Result<()> {
         let mut outputs = std::mem::take(&mut self.graph.outputs);
@@ -644,9 +688,7 @@ impl Functionalize<'_> {
                 // An identity that was dropped may have declared other strides than its source has.
                 if self.graph.value(old).ty != self.graph.value(new).ty {
                     let ty = self.graph.value(old).ty.clone();
-                    let copy = self.value(old, ty);
-                    self.push("aten.alias.default", vec![Arg::Value(new)], vec![copy]);
-                    *v = copy;
+                    *v = self.laid_out(old, new, ty);
                 }
             }
         }

@@ -18,6 +18,7 @@ mod functionalize;
 mod positions;
 mod prune;
 
+use functionalize::Layouts;
 pub use prune::prune;
 pub(crate) use prune::prune_marked;
 
@@ -30,13 +31,25 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
 /// Brings a graph as exported into functional form.
-pub fn normalize(mut graph: Graph) -> Result<Graph> {
+pub fn normalize(graph: Graph) -> Result<Graph> {
+    normalize_with(graph, Layouts::Free)
+}
+
+/// Brings a graph into functional form that is cut around calls afterwards.
+///
+/// # Errors
+/// Those of [`normalize`].
+pub fn normalize_whole(graph: Graph) -> Result<Graph> {
+    normalize_with(graph, Layouts::Kept)
+}
+
+fn normalize_with(mut graph: Graph, layouts: Layouts) -> Result<Graph> {
     asserts::symbolic(&mut graph)?;
     declared::correct(&mut graph);
     complete(&mut graph)?;
     positions::from_roots(&mut graph)?;
     check_types(&mut graph)?;
-    functionalize::functionalize(&mut graph)?;
+    functionalize::functionalize(&mut graph, layouts)?;
     prune(&mut graph);
     Ok(graph)
 }

@@ -146,7 +146,7 @@ impl Build<'_> {
         refuse_complex(&graph)?;
         let mut pipeline = Pipeline::new(self.caps, self.options, self.observer);
         let graph = expanded(pipeline.planar(graph)?)?;
-        let graph = pipeline.normalize(graph)?;
+        let graph = pipeline.normalize_whole(graph)?;
         let signature = crate::signature::signature(&graph).map_err(|e| e.in_stage("normalize"))?;
         let request = Request {
             alone: true,

@@ -9,7 +9,7 @@ use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_compile::parts::{self, Bodies, Calls, Held};
 use inrush_compile::{
     Boundary, Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots,
-    SymbolDef, What, compile_sequence,
+    SymbolDef, What, compile_sequence, user_kernel,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::parts::{MOST_NESTED, Work};
@@ -43,6 +43,7 @@ pub fn compile_with(
     watch: &mut dyn Observer,
 ) -> Result<Lowered> {
     let mut graph = graph;
+    user_kernel::note_layouts(&mut graph);
     // What a call draws depends on a buffer of the model, which each call leaves one higher.
     inrush_compile::seed_by_state(&mut graph);
     let graph = inrush_compile::expand_early(graph)?;
@@ -287,7 +288,7 @@ fn functional(
     options: &Options,
     watch: &mut dyn Observer,
 ) -> Result<Graph> {
-    match Pipeline::new(caps, options, watch).normalize(graph.clone()) {
+    match Pipeline::new(caps, options, watch).normalize_whole(graph.clone()) {
         Err(e) if e.kind() == ErrorKind::Unsupported => Ok(graph),
         normalized => normalized,
     }

@@ -9,7 +9,7 @@ use crate::program::{Argument, USER_KERNEL, UserKernel};
 use inrush_base::{Error, Result};
 use inrush_compile::parts::Calls;
 use inrush_compile::{Call, user_kernel};
-use inrush_graph::Graph;
+use inrush_graph::{Arg, Graph, Node, TensorType};
 use inrush_program::{GpuKernel, GpuTarget};
 use inrush_runtime::triton::Pool;
 
@@ -32,6 +32,8 @@ pub struct Configuration {
     pub kernel: GpuKernel,
     /// By position in the signature.
     pub arguments: Vec<Given>,
+    /// Positions among the launch's tensors of those that the kernel takes for multiples of 16 bytes.
+    pub aligned: Vec<usize>,
     /// Constants and options as the user wrote them.
     pub title: String,
 }
@@ -157,6 +159,7 @@ pub(super) fn step(
     let chosen = chosen.get(launch.kernel).ok_or_else(missing)?;
     let (source, at) = (chosen.source, chosen.at);
     let configuration = &source.configurations[at];
+    check_layouts(graph, node)?;
     let other_form = || Error::input("a launch of a Triton kernel of another form");
     let grid = (launch.grid.get(3 * at..3 * at + 3)).ok_or_else(other_form)?;
     let known = |e| graph.exprs.as_int(e).map(Argument::Int);
@@ -177,6 +180,7 @@ pub(super) fn step(
             Given::Float(v) => Ok(Argument::Float(*v)),
         })
         .collect::<Result<_>>()?;
+    let aligned = configuration.aligned.iter().copied();
     let origin = calls.origin(c);
     Ok(Some(UserKernel {
         kernel: add(&configuration.kernel, kernels),
@@ -187,9 +191,29 @@ pub(super) fn step(
             .collect(),
         written: source.written.clone(),
         outs: calls.slots.all(&c.outs),
+        aligned: aligned.filter(|t| *t < launch.tensors.len()).collect(),
         title: chosen.title(),
         origin,
     }))
+}
+
+/// Checks that the operands of a launch have the strides that its kernel was traced with.
+fn check_layouts(graph: &Graph, node: &Node) -> Result<()> {
+    let wanted = user_kernel::operand_types(graph, node);
+    let [Arg::Values(tensors), ..] = node.args.as_slice() else {
+        return Err(Error::internal("a launch without tensors"));
+    };
+    let same = |(at, ty): &(usize, TensorType)| {
+        let actual = tensors[*at].and_then(|v| graph.tensor(v).ok());
+        actual.is_some_and(|t| t.strides == ty.strides)
+    };
+    match wanted {
+        Some(all) if all.iter().all(same) => Ok(()),
+        _ => Err(graph.locate(
+            node,
+            Error::internal("an operand of a Triton kernel has another layout than at export"),
+        )),
+    }
 }
 
 /// Returns the position of a kernel among those of a program, to which it is added unless an equal one is there.

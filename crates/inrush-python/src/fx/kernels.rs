@@ -107,6 +107,7 @@ pub fn launch<'py>(
         tensors,
         written: object.getattr(intern!(py, "written"))?.extract()?,
         outs: call.outs,
+        aligned: native.getattr("aligned")?.extract()?,
         title: String::new(),
         origin: String::new(),
     })

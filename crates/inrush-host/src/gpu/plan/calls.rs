@@ -1,6 +1,7 @@
 //! Kernels of users and library calls.
 
 use super::{Addresses, At, Copy, Launch, LibraryCall, Op, Operand, Planner, View};
+use crate::gpu::POINTER_ALIGNMENT;
 use crate::gpu::cublas::Gemm;
 use crate::gpu::driver::Arguments;
 use crate::gpu::placement::Storage;
@@ -51,6 +52,7 @@ impl Planner<'_> {
             }
             places[*w] = (to, 0);
         }
+        self.align(at, k, &mut places)?;
         let gpu = (self.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
         let kernel = &gpu.kernels[k.kernel];
         let mut grid = [0u32; 3];
@@ -110,6 +112,28 @@ impl Planner<'_> {
             addresses: addresses.as_slice().into(),
             maps: Box::default(),
         }));
+        Ok(())
+    }
+
+    /// Copies tensors that begin in the middle of others, where a kernel takes their addresses for multiples of 16 bytes.
+    fn align(&mut self, at: usize, k: &UserKernel, places: &mut [(At, u64)]) -> Result<()> {
+        for t in &k.aligned {
+            let (from, offset) = places[*t];
+            let (Some(slot), false) = (k.tensors[*t], offset.is_multiple_of(POINTER_ALIGNMENT))
+            else {
+                continue;
+            };
+            let bytes = self.shape(slot)?.bytes()?;
+            let to = self.temporary(at, bytes);
+            if bytes > 0 {
+                self.ops.push(Op::Copy(Copy {
+                    to: (to.code(), 0),
+                    from: (from.code(), offset),
+                    bytes,
+                }));
+            }
+            places[*t] = (to, 0);
+        }
         Ok(())
     }
 

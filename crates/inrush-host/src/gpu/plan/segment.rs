@@ -201,13 +201,17 @@ impl Planner<'_> {
             .ok_or_else(|| {
                 Error::unsupported("a launch that needs 2 GiB of scratch memory or more")
             })?;
+        Ok(Some((place, self.temporary(at, bytes).code(), 0)))
+    }
+
+    /// Places memory in the arena that one step needs.
+    pub(super) fn temporary(&mut self, at: usize, bytes: u64) -> At {
         self.items.push(Item {
             from: at,
             to: at,
             bytes,
             offset: 0,
         });
-        let item = self.items.len() - 1;
-        Ok(Some((place, At::Scratch(item).code(), 0)))
+        At::Scratch(self.items.len() - 1)
     }
 }
