@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 import warnings
+import zipfile
 
 import torch
 from torch import nn
@@ -1004,7 +1005,95 @@ def group_latency(folder, device, zoo=None):
             say(f"latency {name}", False, last_line(error))
 
 
-GROUPS = ("models", "state", "complex", "parts", "operators", "layouts", "refusals", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
+# Loads a package where Triton cannot be imported, and calls it.
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import torch, inrush
+path, data, device = sys.argv[1:]
+inputs, wanted = torch.load(data)
+got = inrush.load(path, device=device)(*[x.to(device) for x in inputs])
+for g, w in zip(torch.utils._pytree.tree_leaves(got), wanted, strict=True):
+    torch.testing.assert_close(g.cpu(), w, rtol=1e-4, atol=1e-5)
+assert sys.modules["triton"] is None
+"""
+
+
+def group_userkernels(folder, device):
+    """Triton kernels of users: `exported_kernels.py` and `user_kernels.py` lie here or in `tests`."""
+    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
+    import exported_kernels
+
+    aim = target(device)
+    for name, case in exported_kernels.CASES.items():
+        try:
+            program, plain, calls = exported_kernels.exported(*case, device=device)
+            file = path(folder, f"kernels {name}")
+            inrush.aot_compile(program, file, targets=[aim])
+            on_host = name in ("in a branch", "of found")
+            for graphs in (False, True):
+                if graphs and on_host:
+                    refuses(f"kernels {name}, graphs", ["graph"], lambda file=file: inrush.load(file, device=device, cuda_graphs=True))
+                    continue
+                # Calls of a graph write its state too.
+                loaded, there = inrush.load(file, device=device, cuda_graphs=graphs), copy.deepcopy(plain)
+                worst = 0.0
+                for inputs in calls * (4 if graphs else 1):
+                    theirs, ours = [x.clone() for x in inputs], [x.clone() for x in inputs]
+                    with torch.no_grad():
+                        wanted, got = leaves(there(*theirs)), leaves(loaded(*ours))
+                    worst = max(worst, *(off(g, w) for g, w in zip((*got, *ours), (*wanted, *theirs), strict=True)))
+                say(f"kernels {name}{', graphs' if graphs else ''}", worst < 1e-5, f"error {worst:.1e}")
+        except Exception as error:
+            say(f"kernels {name}", False, last_line(error))
+    program, plain, calls = exported_kernels.exported(*exported_kernels.CASES["between others, dynamic"], device=device)
+    file = path(folder, "kernels alone")
+    inrush.aot_compile(program, file, targets=[aim])
+    with torch.no_grad():
+        wanted = [t.cpu() for t in leaves(plain(*calls[0]))]
+    torch.save(([x.cpu() for x in calls[0]], wanted), f"{file}.data")
+    command = [sys.executable, "-c", WITHOUT_TRITON, file, f"{file}.data", str(device)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    say("kernels without Triton", done.returncode == 0, done.stderr.strip()[-300:])
+    inrush.aot_compile(program, path(folder, "kernels alone", "pt2"), targets=[aim], format="aoti")
+    got = leaves(aoti(folder, "kernels alone", device)(*calls[0]))
+    worst = max(off(g.cpu(), w) for g, w in zip(got, wanted, strict=True))
+    say("aoti kernels", worst < 1e-5, f"error {worst:.1e}")
+    group_tuned_kernels(folder, device, exported_kernels)
+
+
+def group_tuned_kernels(folder, device, exported_kernels):
+    """A configuration that is far slower than the other, the first one, is not taken where both were measured."""
+    n = 1 << 24
+    module = exported_kernels.Module(lambda _, x, y: exported_kernels.tuned(x)).to(device)
+    x = torch.randn(n, device=device)
+    program = torch.export.export(module, (x, x))
+    file = path(folder, "kernels tuned")
+    inrush.aot_compile(program, file, targets=[target(device)])
+    loaded = inrush.load(file, device=device)
+    say("kernels tuned", off(loaded(x, x), x * 3) < 1e-6)
+    if torch.cuda.get_device_capability(device)[0] == 9:
+        with zipfile.ZipFile(file) as package:
+            manifest = package.read("inrush.json").decode()
+        say("kernels tuned by measurement", "configuration 2 of 2" in manifest and "the fastest here" in manifest)
+    whole, issue = times(lambda: loaded(x, x))
+    eager, _ = times(lambda: x * 3)
+    print(f"      tuned kernel, 64 MiB {whole:9.1f} us, issued in {issue:9.1f} us; eager's product {eager:9.1f} us", flush=True)
+    small = exported_kernels.Module(lambda m, x, y: exported_kernels.in_order(exported_kernels.Kernels, m, x, y)).to(device)
+    x, y = torch.randn(7, 18, device=device), torch.randn(7, 18, device=device)
+    program, file = torch.export.export(small, (x, y)), path(folder, "kernels small")
+    inrush.aot_compile(program, file, targets=[target(device)])
+    for title, call in {
+        "eager, launched by Triton": small,
+        "package": inrush.load(file, device=device),
+        "package, graphs": inrush.load(file, device=device, cuda_graphs=True),
+    }.items():
+        with torch.no_grad():
+            whole, issue = times(lambda call=call: call(x, y))
+        print(f"      four small kernels: {title:26} {whole:9.1f} us, issued in {issue:9.1f} us", flush=True)
+
+
+GROUPS = ("models", "state", "complex", "parts", "operators", "layouts", "refusals", "userkernels", "weights", "streams", "memory", "aoti", "aoti_streams", "aoti_constants", "latency")
 # Groups that need no GPU.
 ANYWHERE = ("models", "state", "complex", "parts", "operators", "layouts", "refusals", "weights", "aoti", "aoti_constants")
 

@@ -4,6 +4,7 @@ C, by Triton's interpreter. See `gpu_driver.py`."""
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 
 import pytest
@@ -59,6 +60,83 @@ def test_packages_compute_what_the_kernels_say(name, tmp_path, machine, interpre
         got = model(*ours)
         for want, have in zip((*wanted, *theirs), (*got, *ours), strict=True):
             torch.testing.assert_close(have, want, rtol=2e-4, atol=2e-5)
+
+
+class Drawn:
+    """A program of random steps: kernels and ordinary operators, views between them, in a random dtype."""
+
+    def __init__(self, seed):
+        draw = random.Random(seed)
+        self.dtype = draw.choice([torch.float32, torch.float32, torch.float64, torch.float16])
+        steps = ["add", "tuned", "warps", "scale", "relu", "transposed", "part", "strided", "sum", "keep"]
+        self.steps = [(draw.choice(steps), draw.randrange(1 << 16)) for _ in range(draw.randint(3, 7))]
+        self.columns = draw.choice([1, 5, 16, 33])
+        self.calls = [draw.randint(3, 64) for _ in range(3)]
+        self.inputs = draw.choice(["plain", "columns first", "parts"])
+
+    def __call__(self, k, m, x, y):
+        kept = []
+        for step, number in self.steps:
+            if step == "add":
+                x = k.add(x.contiguous(), y.contiguous())
+            elif step == "scale":
+                x = x * 0.5 if number % 2 else x.clone(memory_format=torch.contiguous_format)
+                x = x.contiguous()
+                if number % 3 == 0:
+                    kept.append(x + 1)
+                k.scale_(x, 0.25)
+                y = y if number % 5 else x.sin()
+            elif step in ("tuned", "warps"):
+                # In memory's order: what `transposed` leaves is taken as it is.
+                dense = x if x.is_contiguous() or number % 2 == 0 and x.t().is_contiguous() else x.contiguous()
+                x = getattr(k, step)(dense) * 0.125
+            elif step == "part":
+                # Not aligned, of another size.
+                kept.append(k.add(x.reshape(-1)[number % 3 :], y.reshape(-1)[number % 3 :]))
+            elif step == "strided":
+                kept.append(k.tuned(x[::2].contiguous()).t())
+                # The copy begins elsewhere than what it copies.
+                kept.append(k.warps(x[1:].clone(memory_format=torch.contiguous_format)))
+            elif step == "transposed":
+                x, y = x.t().contiguous().t(), y * 1.0
+            elif step == "sum":
+                y = y + x.sum(1, keepdim=True) * 0.125
+            elif step == "keep":
+                kept.append(x)
+            else:
+                x = x.relu() + 0.5
+        return x, y, *kept
+
+    def drawn(self, rows):
+        def one():
+            if self.inputs == "columns first":
+                return torch.randn(self.columns, rows).t()
+            if self.inputs == "parts":
+                return torch.randn(rows + 1, self.columns + 2)[1:, 1:-1]
+            return torch.randn(rows, self.columns)
+
+        return one().to(self.dtype), one().to(self.dtype)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_programs_at_drawn_sizes(seed, tmp_path, machine, interpreted):
+    from exported_kernels import ROWS, Kernels, Module, Plain
+
+    torch.manual_seed(seed)
+    steps = Drawn(seed)
+    module, plain = (Module(lambda m, x, y, k=k: steps(k, m, x, y)) for k in (Kernels, Plain))
+    with torch.no_grad():
+        program = torch.export.export(module, steps.drawn(7), dynamic_shapes=({0: ROWS}, {0: ROWS}))
+    path = str(tmp_path / "m.inrush")
+    inrush.aot_compile(program, path, targets=["h100"], libraries=False)
+    model = machine.load(path)
+    for rows in steps.calls:
+        given = steps.drawn(rows)
+        with torch.no_grad():
+            wanted = plain(*[t.clone() for t in given])
+        tolerance = {"rtol": 1e-2, "atol": 1e-2} if steps.dtype == torch.float16 else {"rtol": 2e-4, "atol": 2e-5}
+        for want, have in zip(wanted, model(*given), strict=True):
+            torch.testing.assert_close(have, want, msg=lambda m: f"{steps.steps} of {rows} x {steps.columns}: {m}", **tolerance)
 
 
 def text(folder, path):
