@@ -186,10 +186,14 @@ class CapturedGraph:
             report = self.report.graphs[-1]
             code = aot_cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder, session=SessionRef(self.frame))
             if kind == "inference" and compiled is not None:
-                why = torch_internals.wrapper_is_idle(meta, self.inputs) or calls_python(compiled)
+                idle = torch_internals.wrapper_is_idle(meta, self.inputs)
+                why = idle or calls_python(compiled)
                 if why is None:
                     code.direct = True
                     self.direct = compiled
+                elif idle is None and isinstance(compiled, tuning.FirstCall):
+                    # Python runs around the native code, so Dynamo must not look.
+                    self.direct = torch_internals.disable(compiled.__call__, "compiled by inrush")
                 else:
                     log.compile.debug("calls pass AOTAutograd's wrappers: %s", why)
             return code
