@@ -22,14 +22,19 @@ pub struct Device {
 pub struct Runs {
     /// PyTorch's number of the device type (`c10::DeviceType`, which is stable).
     pub torch_number: i32,
-    /// File name of the driver's library.
-    pub driver_library: &'static str,
+    /// DLPack's numbers of memory that kernels of such devices access; the first is that of their own memory.
+    pub dlpack: &'static [i32],
+    /// Folders where the library for matrix products may be, besides those that the system knows; `None` where programs
+    /// multiply by kernels alone.
+    pub products: Option<&'static [&'static str]>,
     /// Returns the capabilities of a device with these properties; `None` if kernels cannot be built for it.
     pub caps: fn(&Properties) -> Option<Caps>,
 }
 
 /// The properties that a device reports.
 pub struct Properties {
+    /// The instruction set as the kernel compiler names it: `90`, `gfx942`.
+    pub arch: String,
     /// Version of the instruction set.
     pub major: u32,
     pub minor: u32,

@@ -73,7 +73,7 @@ typedef struct InrushOptions {
   size_t size;
   int64_t threads; /* of every call on the CPU; 0 for one per processor */
   int64_t seed;    /* of the first call's random numbers, if the model draws some */
-  const char *device;  /* "cpu", "cuda" or "cuda:1"; NULL for the CPU */
+  const char *device;  /* "cpu", "cuda", "cuda:1" or "rocm:0"; NULL for the CPU */
   int64_t cuda_graphs; /* on a GPU: not 0 to capture calls as CUDA graphs, from the second of the same sizes on */
   int64_t concurrent;  /* on a GPU: calls that run at once, each with memory of its own; more wait; 0 for 4 */
 } InrushOptions;

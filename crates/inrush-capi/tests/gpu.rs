@@ -8,27 +8,30 @@ mod driver;
 #[allow(dead_code, unreachable_pub)]
 mod programs;
 
-use driver::{Machine, code, info, with_driver};
+use driver::{ALL, Machine, code, gpu, info, is_amd, with_driver};
 use inrush_host::native::{Lowered, Wanted};
-use inrush_host::program::Device;
 use inrush_package::{KernelParts, TargetParts};
 use programs::{chain, program};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Writes a package for an H100 that multiplies by 4.
+/// Returns the model of the test's device.
+fn model() -> &'static str {
+    if is_amd() { "mi300x" } else { "h100" }
+}
+
+/// Writes a package for the test's device that multiplies by 4.
 fn package(folder: &Path) -> PathBuf {
     let (steps, last) = chain(1);
-    let gpu = Device { kind: 1, index: 0 };
     let lowered = Lowered {
         objects: Vec::new(),
         inputs: vec!["x".into()],
-        program: program(gpu, steps, 3, last, 1),
+        program: program(gpu(), steps, 3, last, 1),
         complex: Default::default(),
         guards: Vec::new(),
         bounds: Vec::new(),
     };
-    let Ok(Wanted::Gpu(w)) = Wanted::parse("h100") else {
+    let Ok(Wanted::Gpu(w)) = Wanted::parse(model()) else {
         panic!("no target");
     };
     let target = TargetParts::Gpu {
@@ -111,17 +114,18 @@ import ctypes, sys, threading
 import numpy as np
 import inrush_runtime
 
-package = sys.argv[1]
+package, kind, name = sys.argv[1:]
+on = f"{kind}:0"
 for graphs in (False, True):
-    model = inrush_runtime.load(package, device="cuda:0", cuda_graphs=graphs, concurrent=2)
-    assert model.device == "cuda:0" and model.threads == 2
+    model = inrush_runtime.load(package, device=on, cuda_graphs=graphs, concurrent=2)
+    assert model.device == on and model.threads == 2
     assert "n" in repr(model.signature), model.signature
     for k in range(5):
         y, flag = model(np.array([1, 2, k], np.float32))
         assert flag is True
         assert isinstance(y, inrush_runtime.DeviceTensor), y
-        assert (y.dtype, y.shape, y.strides, y.nbytes, y.device) == ("float32", (3,), (1,), 12, "cuda:0")
-        assert y.__dlpack_device__() == (2, 0)
+        assert (y.dtype, y.shape, y.strides, y.nbytes, y.device) == ("float32", (3,), (1,), 12, on)
+        assert y.__dlpack_device__() == ({"cuda": 2, "rocm": 10}[kind], 0)
         assert y.numpy().tolist() == [4, 8, 4 * k] and len(y.tobytes()) == 12
         # A tensor of the device goes in again, on the default stream and on another.
         z, _ = model(y, stream=1)
@@ -142,7 +146,7 @@ for graphs in (False, True):
         def __dlpack__(self, *, stream=None, max_version=None):
             self.asked.append(stream)
             return y.__dlpack__(stream=stream, max_version=max_version)
-    for stream, wanted in ((None, lambda s: s > 2), (0, lambda s: s == 1)):
+    for stream, wanted in ((None, lambda s: s > 2), (0, lambda s: s == (kind == "cuda"))):
         assert model(Exporter(), stream=stream)[0].numpy().tolist() == [16, 32, 64]
         assert wanted(Exporter.asked.pop()), stream
     # In the format before 1.0, into memory of the caller: of the host and of the device.
@@ -161,9 +165,9 @@ for graphs in (False, True):
         (lambda: model.set_seed(1), "random"),
         (lambda: model.swap_weights(), "no new weights"),
         (lambda: model.update_weights({"w": out}), "no weight"),
-        (lambda: inrush_runtime.load(package, device="cuda:9"), "device 9"),
+        (lambda: inrush_runtime.load(package, device=f"{kind}:9"), "device 9"),
         (lambda: inrush_runtime.load(package, device="tpu"), "unknown device"),
-        (lambda: inrush_runtime.load(package), "cuda:h100"),
+        (lambda: inrush_runtime.load(package), f"{kind}:{name}"),
         (lambda: inrush_runtime.load(package, cuda_graphs=True), "GPUs"),
     ):
         try:
@@ -192,7 +196,10 @@ print("whole")
 fn python_runs_on_a_gpu_without_pytorch() {
     with_driver(
         "python_runs_on_a_gpu_without_pytorch",
-        Machine::default(),
+        Machine {
+            kinds: ALL,
+            ..Machine::default()
+        },
         |folder| {
             let native = library("libinrush_runtime_native.so");
             let (Some(python), Some(native)) = (std::env::var_os("INRUSH_PYTHON"), native) else {
@@ -208,6 +215,7 @@ fn python_runs_on_a_gpu_without_pytorch() {
             let out = Command::new(python)
                 .args(["-c", IN_PYTHON])
                 .arg(package(folder))
+                .args([if is_amd() { "rocm" } else { "cuda" }, model()])
                 .env("PYTHONPATH", folder)
                 .output()
                 .expect("a run");

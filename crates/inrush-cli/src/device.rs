@@ -18,6 +18,7 @@ use crate::session::{self, ArchiveWeights, Times};
 use crate::triton::{self, Gpu, Python};
 use inrush_base::{Error, Result};
 use inrush_compile::Libraries;
+use inrush_host::devices;
 use inrush_host::gpu::cublas;
 use inrush_host::native::{self, Model, Options};
 use inrush_host::program::{Device, HostProgram, Read, StepKind};
@@ -101,7 +102,11 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             latency.count,
             ms(latency.best)
         )?;
-        say!("  kernels  {launches} launches, {products} products of cuBLAS")?;
+        let products = match products {
+            0 => String::new(),
+            n => format!(", {n} products of cuBLAS"),
+        };
+        say!("  kernels  {launches} launches{products}")?;
         report.print(a.tolerance)?;
     }
     Ok(report.exit_code(a))
@@ -171,12 +176,15 @@ fn open_archive(
     let in_file = |e: Error| e.in_file(path.display().to_string());
     let (caps, target) = native::device::caps(device)?;
     let python = Python::find()?;
-    let blas = if no_libraries {
-        None
-    } else {
+    // Some kinds of devices have no library for products.
+    let kind = devices::by_torch_number(device.kind);
+    let wanted = !no_libraries && kind.is_some_and(|k| k.products().is_some());
+    let blas = if wanted {
         cublas::find(&python.folders)
+    } else {
+        None
     };
-    if blas.is_none() && !no_libraries {
+    if blas.is_none() && wanted {
         eprintln!("inrush: cuBLAS is not found: matrix products are compiled");
     }
     let mut times = Times::default();

@@ -2,10 +2,11 @@
 //!
 //! The doctor tries what a run needs, in the order in which a run needs it: the processor's level,
 //! the C compiler, a build, vector functions of the C library, a cache that can be written. Each
-//! finding says what to install or set if it is not good.
+//! finding says what to install or set if it is not good. Drivers of GPUs and Triton are optional.
 
 use crate::args::{CacheArgs, DoctorArgs};
 use crate::out::say;
+use crate::triton::Python;
 use inrush_base::{Error, Result};
 use inrush_runtime::cache::{Cache, CachePlace};
 use inrush_runtime::cache_kinds::{KINDS, kind};
@@ -92,6 +93,12 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
             ),
         },
     });
+    findings.extend(gpus());
+    findings.push(Finding {
+        what: "Triton",
+        ok: true,
+        detail: Python::find().map_or_else(|e| e.message().to_string(), |p| p.summary()),
+    });
     let healthy = findings.iter().all(|f| f.ok);
     if a.json {
         let map: serde_json::Map<String, serde_json::Value> = findings
@@ -118,6 +125,28 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(3)
+    })
+}
+
+/// Looks for the drivers of all kinds of GPUs, and their devices.
+fn gpus() -> impl Iterator<Item = Finding> {
+    let text = |kind: &inrush_base::Device| {
+        let driver = inrush_devices::driver(kind)?;
+        let (version, count) = (driver.version()?, driver.devices()?);
+        let device = |index| {
+            driver.make_current(index)?;
+            Ok(driver.properties()?.arch)
+        };
+        let archs = (0..count).map(device).collect::<Result<Vec<String>>>()?;
+        Ok(match archs.as_slice() {
+            [] => format!("{version}, no device"),
+            archs => format!("{version}, devices of architecture {}", archs.join(", ")),
+        })
+    };
+    inrush_devices::ALL.into_iter().map(move |kind| Finding {
+        what: kind.name,
+        ok: true,
+        detail: text(kind).unwrap_or_else(|e: Error| e.message().to_string()),
     })
 }
 

@@ -294,7 +294,7 @@ fn for_gpu(
 
 /// Returns the libraries that a program for a GPU calls.
 pub(crate) fn libraries(w: &WantedGpu, no_libraries: bool) -> Libraries {
-    if no_libraries || !w.is_executed {
+    if no_libraries || !w.has_library {
         Libraries::None
     } else {
         Libraries::Products

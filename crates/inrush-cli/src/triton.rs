@@ -34,6 +34,12 @@ for root in sorted(roots):
         print(folder)
 ";
 
+/// Prints the back ends of Triton that are installed, without importing Triton.
+const FIND_BACKENDS: &str = "\
+import importlib.metadata
+print(', '.join(sorted(e.name for e in importlib.metadata.entry_points(group='triton.backends'))))
+";
+
 /// A Python interpreter with Triton.
 pub(crate) struct Python {
     path: PathBuf,
@@ -70,6 +76,19 @@ impl Python {
             folders: lines.map(PathBuf::from).collect(),
             path,
         })
+    }
+
+    /// Returns the interpreter, the release of Triton and its back ends, for readers.
+    pub(crate) fn summary(&self) -> String {
+        let out = Command::new(&self.path)
+            .args(["-c", FIND_BACKENDS])
+            .output();
+        let found = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string());
+        let backends = match found.unwrap_or_default() {
+            none if none.is_empty() => "no back ends: install Triton again".to_string(),
+            names => format!("back ends {names}"),
+        };
+        format!("{} in {}, {backends}", self.triton, self.path.display())
     }
 
     /// Returns the pool that builds kernels, with their PTX if that is asked for. The workers' script is written to the cache.

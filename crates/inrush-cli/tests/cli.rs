@@ -381,7 +381,17 @@ fn the_machine_is_at_fault() {
     let doctor = inrush(&file, &[("CC", "/nonexistent/cc")], &["doctor"]);
     assert_eq!(doctor.status.code(), Some(3));
     assert!(text(&doctor.stdout).contains("FAIL"));
-    assert!(inrush(dir.path(), &[], &["doctor"]).status.success());
+    // Drivers of GPUs and Triton are looked for, and optional.
+    let doctor = inrush(
+        dir.path(),
+        &[("INRUSH_PYTHON", "/nonexistent/python")],
+        &["doctor"],
+    );
+    assert!(doctor.status.success());
+    let (shown, kinds) = (text(&doctor.stdout), inrush_devices::ALL.map(|d| d.name));
+    for words in kinds.into_iter().chain(["Triton", "INRUSH_PYTHON"]) {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
 }
 
 #[test]

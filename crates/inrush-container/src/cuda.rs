@@ -86,7 +86,7 @@ impl Drop for OnStream {
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PyTorch on {}", devices::torch_name(self.device))
+        write!(f, "PyTorch on {}", devices::name(self.device))
     }
 }
 

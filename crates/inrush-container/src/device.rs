@@ -119,11 +119,11 @@ impl OnDevice {
             let on = inrush_host::program::Device { kind, index };
             let on = match devices::by_torch_number(kind) {
                 None if kind != self.torch.cpu() => "another kind of device".to_string(),
-                _ => devices::torch_name(on),
+                _ => devices::name(on),
             };
             return Err(Error::input(format!(
                 "it is on {on}, the model is on {}",
-                devices::torch_name(device)
+                devices::name(device)
             )));
         }
         // SAFETY: as above.
@@ -132,7 +132,7 @@ impl OnDevice {
         if address.is_null() && !sizes.contains(&0) {
             return Err(Error::input("the tensor has no memory"));
         }
-        let at = (address as DevicePtr, device.index);
+        let at = (address as DevicePtr, device);
         // SAFETY: the caller's promise.
         unsafe { DeviceTensor::foreign(dtype, (sizes, strides), at, owner) }
     }

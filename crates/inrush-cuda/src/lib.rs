@@ -2,9 +2,11 @@
 //!
 //! Does not know: the other devices, any compiler crate.
 
-pub mod driver;
+mod driver;
 mod presets;
+mod programmatic;
 
+pub use driver::driver;
 pub use presets::caps;
 
 use inrush_base::{Device, Runs};
@@ -13,7 +15,7 @@ use inrush_base::{Device, Runs};
 const KIND: &str = "cuda";
 
 /// The device.
-pub static CUDA: Device = Device {
+pub static DEVICE: Device = Device {
     name: KIND,
     torch_name: "cuda",
     backend: "cuda",
@@ -21,7 +23,13 @@ pub static CUDA: Device = Device {
     presets: presets::ALL,
     runs: Some(Runs {
         torch_number: 1,
-        driver_library: driver::LIBRARY,
+        // `kDLCUDA`, and memory that the host accesses too.
+        dlpack: &[2, 13],
+        products: Some(&[
+            // Where NVIDIA's installers put the libraries that go with a driver.
+            "/usr/local/cuda/lib64",
+            "/usr/local/cuda/targets/x86_64-linux/lib",
+        ]),
         caps,
     }),
 };

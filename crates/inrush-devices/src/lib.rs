@@ -2,18 +2,40 @@
 //!
 //! Everything that wants a GPU by name, or goes through all of them, asks this list. To add a kind is to add a row.
 //!
-//! Does not know: drivers, any compiler crate.
+//! Does not know: functions of drivers, any compiler crate.
 
 #![forbid(unsafe_code)]
 
 use inrush_base::{Caps, Device, Error, Result, Runs};
+use inrush_driver::Driver;
 
-/// All kinds.
-pub static ALL: [&Device; 3] = [&inrush_cuda::CUDA, &inrush_rocm::ROCM, &inrush_xpu::XPU];
+macro_rules! kinds {
+    ($($name:ident),*) => {
+        /// All kinds.
+        pub static ALL: [&Device; [$(stringify!($name)),*].len()] = [$(&$name::DEVICE),*];
+
+        /// The functions that find their drivers, in the same order.
+        static DRIVERS: [fn() -> Result<Driver>; ALL.len()] = [$($name::driver),*];
+    };
+}
+
+kinds![inrush_cuda, inrush_rocm, inrush_xpu];
 
 /// Returns a kind of device by name.
 pub fn by_name(name: &str) -> Option<&'static Device> {
     ALL.into_iter().find(|d| d.name == name)
+}
+
+/// Returns the driver of a kind in this process, which is found and started once.
+///
+/// # Errors
+/// A machine error that says what is missing; an unsupported one for kinds without an executor.
+pub fn driver(kind: &Device) -> Result<Driver> {
+    let at = ALL.into_iter().position(|d| std::ptr::eq(d, kind));
+    at.map_or_else(
+        || Err(Error::internal("a kind of device that is not in the list")),
+        |at| DRIVERS[at](),
+    )
 }
 
 /// Returns the capabilities of a preset by its name alone, such as `h100`.

@@ -38,8 +38,8 @@ pub fn survive_package(bytes: &[u8]) {
     };
     _ = package.check_weights();
     for gpu in package.gpus() {
-        for capability in [70, 80, 89, 90, 100] {
-            _ = (gpu.fits(capability), gpu.fits_by_ptx(capability));
+        for arch in ["70", "80", "89", "90", "100", "gfx942", ""] {
+            _ = (gpu.fits(arch), gpu.fits_by_ptx(arch));
         }
         for k in &gpu.kernels {
             _ = package.code(&k.code);

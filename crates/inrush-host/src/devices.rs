@@ -32,12 +32,36 @@ pub fn by_torch_name(name: &str) -> Option<Executed> {
     executed().find(|d| d.device.torch_name == name)
 }
 
-/// Returns PyTorch's name of a device: `cpu`, or the name of its kind with its index.
-pub fn torch_name(device: Device) -> String {
+/// Returns the name of a device: `cpu`, or the name of its kind with its index.
+pub fn name(device: Device) -> String {
     match by_torch_number(device.kind) {
-        Some(kind) => format!("{}:{}", kind.device.torch_name, device.index),
+        Some(kind) => format!("{}:{}", kind.device.name, device.index),
         None => "cpu".into(),
     }
+}
+
+/// Returns the driver of a device's kind in this process, which is found and started once.
+///
+/// # Errors
+/// A machine error that says what is missing; an internal one for the CPU.
+pub fn driver(device: Device) -> Result<Driver> {
+    let kind = by_torch_number(device.kind)
+        .ok_or_else(|| Error::internal("a device without an executor"))?;
+    inrush_devices::driver(kind.device)
+}
+
+/// Returns the kind and index of memory that DLPack describes; `None` for memory that no kernel accesses.
+pub fn of_dlpack(kind: i32, index: i32) -> Option<Device> {
+    let found = executed().find(|d| d.runs.dlpack.contains(&kind))?;
+    Some(Device {
+        kind: found.torch_number(),
+        index,
+    })
+}
+
+/// Returns DLPack's number for memory of a device, its own and not the host's.
+pub fn dlpack_number(device: Device) -> Option<i32> {
+    by_torch_number(device.kind)?.runs.dlpack.first().copied()
 }
 
 /// Returns capabilities and build target of a preset of a device that programs run on.
@@ -65,12 +89,27 @@ impl Executed {
     pub fn caps(&self, p: &Properties) -> Result<(Caps, GpuTarget)> {
         let caps = (self.runs.caps)(p).ok_or_else(|| {
             Error::unsupported(format!(
-                "a GPU of compute capability {}.{}: Triton builds for 7.0 and later",
-                p.major, p.minor
+                "a GPU of architecture {}: kernels are built for {}",
+                p.arch,
+                self.known()
             ))
         })?;
         let target = self.target(&caps)?;
         Ok((caps, target))
+    }
+
+    /// Returns the architectures of the presets, as a list for readers.
+    fn known(&self) -> String {
+        let presets = self.device.presets.iter();
+        let mut archs: Vec<String> = presets.filter_map(|p| Some((p.caps)().gpu?.arch)).collect();
+        archs.sort_unstable();
+        archs.dedup();
+        format!("those like {}", archs.join(", "))
+    }
+
+    /// Returns the folders where the library for matrix products may be; `None` where programs call none.
+    pub fn products(&self) -> Option<&'static [&'static str]> {
+        self.runs.products
     }
 
     /// Returns capabilities and build target of the current device.
@@ -99,15 +138,19 @@ mod tests {
     fn kinds_are_found_by_number_and_name_and_presets_by_theirs() {
         assert!(executed().count() > 0);
         for kind in executed() {
-            let (name, number) = (kind.device.torch_name, kind.torch_number());
+            let number = kind.torch_number();
             let same = |found: Executed| std::ptr::eq(found.device, kind.device);
-            assert!(by_torch_name(name).is_some_and(same));
+            // Kinds may share PyTorch's name.
+            let found = by_torch_name(kind.device.torch_name).unwrap();
+            assert_eq!(found.device.torch_name, kind.device.torch_name);
             assert!(by_torch_number(number).is_some_and(same));
             let device = Device {
                 kind: number,
                 index: 2,
             };
-            assert_eq!(torch_name(device), format!("{name}:2"));
+            assert_eq!(name(device), format!("{}:2", kind.device.name));
+            let memory = dlpack_number(device).unwrap();
+            assert_eq!(of_dlpack(memory, 2), Some(device));
             let (caps, target) = preset(kind.device.name).unwrap();
             assert_eq!(caps.gpu.unwrap().arch, target.arch);
         }

@@ -72,7 +72,7 @@ impl Session {
     pub fn device(&self) -> String {
         match self {
             Session::Cpu(_) => "cpu".into(),
-            Session::Gpu(m) => crate::devices::torch_name(m.device()),
+            Session::Gpu(m) => crate::devices::name(m.device()),
         }
     }
 
@@ -198,8 +198,8 @@ fn no_stream(stream: Option<Stream>) -> Result<()> {
 
 fn on_device(what: &str, t: &DeviceTensor) -> Error {
     Error::input(format!(
-        "{what} is in the memory of GPU {}, the model is on the CPU",
-        t.device()
+        "{what} is in the memory of `{}`, the model is on the CPU",
+        crate::devices::name(t.device())
     ))
 }
 

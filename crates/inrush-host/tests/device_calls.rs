@@ -5,10 +5,9 @@
 mod driver;
 mod programs;
 
-use driver::{Machine, binary, floats, log, tensor, with_driver};
-use inrush_base::{DType, ErrorKind, Scalar};
+use driver::{ALL, Machine, binary, floats, gpu, is_amd, log, tensor, with_driver};
+use inrush_base::{DType, Error, ErrorKind, Scalar};
 use inrush_host::gpu::cublas;
-use inrush_host::gpu::driver::Driver;
 use inrush_host::native::{Argument, DeviceTensor, Model, NewWeight, Options, Output};
 use inrush_host::program::{Device, HostProgram, Out, StepKind};
 use inrush_runtime::{InputKind, MemoryWeights, Names, OutputSpec, Value, WeightView};
@@ -18,13 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const GPU: Device = Device { kind: 1, index: 0 };
-
 /// A machine whose work waits in its streams.
 fn late() -> Machine {
     Machine {
+        kinds: ALL,
         is_late: true,
         ..Machine::default()
+    }
+}
+
+/// Likewise, with a library for products, which one kind of device has.
+fn with_products() -> Machine {
+    Machine {
+        kinds: &["cuda"],
+        ..late()
     }
 }
 
@@ -39,7 +45,7 @@ fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, o: Option
     let blas =
         (!program.constants.is_empty()).then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
     let binaries = vec![binary(folder)];
-    Model::new(lowered(program), binaries, weights, GPU, blas, o).unwrap()
+    Model::new(lowered(program), binaries, weights, gpu(), blas, o).unwrap()
 }
 
 /// A model that multiplies by 4.
@@ -47,7 +53,7 @@ fn quadruple(folder: &Path, o: Options) -> Model {
     let (steps, last) = chain(1);
     model(
         folder,
-        program(GPU, steps, 3, last, 1),
+        program(gpu(), steps, 3, last, 1),
         &MemoryWeights::default(),
         o,
     )
@@ -57,7 +63,7 @@ fn quadruple(folder: &Path, o: Options) -> Model {
 fn products(folder: &Path, w: [f32; 4], o: Options) -> Model {
     let mut weights = MemoryWeights::default();
     weights.insert("w0", DType::F32, vec![2, 2], bytes(&w));
-    model(folder, two_products(GPU), &weights, o)
+    model(folder, two_products(gpu()), &weights, o)
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -76,14 +82,14 @@ fn view<'a>(sizes: &'a [i64], data: &'a [u8]) -> NewWeight<'a> {
 
 /// A tensor of the caller's on the device, which holds the values.
 fn on_device(values: &[f32]) -> DeviceTensor {
-    let driver = Driver::get().unwrap();
+    let driver = driver::driver();
     driver.make_current(0).unwrap();
     let mut memory = driver.allocate(4 * values.len()).unwrap();
     memory.write(&bytes(values)).unwrap();
     let at = memory.address();
     let sizes = vec![values.len() as i64];
     // SAFETY: the memory is the tensor's.
-    unsafe { DeviceTensor::foreign(DType::F32, (sizes, vec![1]), (at, 0), Arc::new(memory)) }
+    unsafe { DeviceTensor::foreign(DType::F32, (sizes, vec![1]), (at, gpu()), Arc::new(memory)) }
         .unwrap()
 }
 
@@ -136,7 +142,7 @@ fn tensors_of_the_device_go_in_and_out_without_copies() {
 fn work_goes_to_the_stream_of_the_caller_in_its_order() {
     let name = "work_goes_to_the_stream_of_the_caller_in_its_order";
     with_driver(name, late(), |folder| {
-        let driver = Driver::get().unwrap();
+        let driver = driver::driver();
         for options in [Options::default(), graphs()] {
             let model = quadruple(folder, options);
             driver.make_current(0).unwrap();
@@ -175,7 +181,7 @@ fn work_goes_to_the_stream_of_the_caller_in_its_order() {
 #[test]
 fn mistakes_with_memory_of_devices_are_told() {
     let name = "mistakes_with_memory_of_devices_are_told";
-    with_driver(name, late(), |folder| {
+    with_driver(name, with_products(), |folder| {
         let model = products(folder, [1.0; 4], Options::default());
         let square = |strides: Vec<i64>, device| {
             let memory = on_device(&[1.0; 4]);
@@ -185,7 +191,13 @@ fn mistakes_with_memory_of_devices_are_told() {
                 DeviceTensor::foreign(
                     DType::F32,
                     (vec![4], strides),
-                    (at, device),
+                    (
+                        at,
+                        Device {
+                            index: device,
+                            ..gpu()
+                        },
+                    ),
                     Arc::new(memory),
                 )
             };
@@ -197,16 +209,24 @@ fn mistakes_with_memory_of_devices_are_told() {
             let text = error.to_string();
             assert!(text.contains("input `x`") && text.contains(word), "{text}");
         };
-        fails(square(vec![1], 1), "device 1");
+        fails(square(vec![1], 1), "`cuda:1`");
+        // Another vendor's memory has the same index.
+        let amd = inrush_host::native::device::parse("rocm").unwrap();
+        // SAFETY: nothing reads it.
+        let t = unsafe {
+            DeviceTensor::foreign(DType::F32, (vec![4], vec![1]), (512, amd), Arc::new(()))
+        };
+        fails(t.unwrap(), "`rocm:0`");
         fails(square(vec![2], 0), "strides");
         // SAFETY: nothing uses the memory.
         let wrong = unsafe {
-            DeviceTensor::foreign(DType::F32, (vec![2], vec![-1]), (512, 0), Arc::new(()))
+            DeviceTensor::foreign(DType::F32, (vec![2], vec![-1]), (512, gpu()), Arc::new(()))
         };
         assert!(wrong.is_err());
         // SAFETY: likewise.
-        let wrong =
-            unsafe { DeviceTensor::foreign(DType::F32, (vec![2], vec![1]), (2, 0), Arc::new(())) };
+        let wrong = unsafe {
+            DeviceTensor::foreign(DType::F32, (vec![2], vec![1]), (2, gpu()), Arc::new(()))
+        };
         assert!(wrong.is_err());
         let x = Argument::Value(tensor(&[1.0; 4]));
         for (into, word) in [
@@ -230,7 +250,7 @@ fn sizes_outside_of_their_range_are_refused() {
         if let StepKind::Segment(s) = &mut steps[0].kind {
             (s.program.symbols[0].lower, s.program.symbols[0].upper) = (2, 3);
         }
-        let program = program(GPU, steps, 3, last, 1);
+        let program = program(gpu(), steps, 3, last, 1);
         let model = model(
             folder,
             program,
@@ -264,7 +284,7 @@ fn expected(w: [f32; 4]) -> Vec<f32> {
 #[test]
 fn weights_are_checked_updated_and_swapped() {
     let name = "weights_are_checked_updated_and_swapped";
-    with_driver(name, late(), |folder| {
+    with_driver(name, with_products(), |folder| {
         for options in [Options::default(), graphs()] {
             let (one, two, three) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0], [0.5, 1.0, 3.0, 1.0]);
             let model = products(folder, one, options);
@@ -319,7 +339,7 @@ fn weights_are_checked_updated_and_swapped() {
 #[test]
 fn each_answer_under_swaps_is_of_one_set() {
     let name = "each_answer_under_swaps_is_of_one_set";
-    with_driver(name, late(), |folder| {
+    with_driver(name, with_products(), |folder| {
         for options in [Options::default(), graphs()] {
             let (one, two) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0]);
             let model = products(folder, one, options);
@@ -357,7 +377,7 @@ fn each_answer_under_swaps_is_of_one_set() {
 #[test]
 fn captured_calls_replay_and_failures_are_told() {
     let name = "captured_calls_replay_and_failures_are_told";
-    with_driver(name, late(), |folder| {
+    with_driver(name, with_products(), |folder| {
         let model = products(folder, [0.0, 1.0, 1.0, 0.0], graphs());
         for round in 0..5 {
             let x = [1.0 + round as f32, 2.0, 3.0, 4.0];
@@ -392,7 +412,7 @@ fn captured_calls_replay_and_failures_are_told() {
 fn a_driver_that_fails_leaves_errors_not_wrong_results() {
     let name = "a_driver_that_fails_leaves_errors_not_wrong_results";
     let machine = Machine {
-        fails: Some("cuMemcpyDtoDAsync_v2:6"),
+        fails: Some("cuMemcpyDtoDAsync_v2:6".into()),
         ..late()
     };
     with_driver(name, machine, |folder| {
@@ -415,10 +435,116 @@ fn a_driver_that_fails_leaves_errors_not_wrong_results() {
     });
 }
 
+/// Functions that loading, calls, updates and captures use. HIP has none of those for contexts.
+const FUNCTIONS: &[&str] = &[
+    "cuInit",
+    "cuDeviceGet",
+    "cuDevicePrimaryCtxRetain",
+    "cuDeviceGetAttribute",
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuStreamCreate",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphCreate",
+    "cuGraphAddKernelNode",
+    "cuGraphExecKernelNodeSetParams",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuEventCreate",
+    "cuEventRecord",
+];
+/// Numbers of calls that succeed before the first that fails.
+const BEFORE: [usize; 2] = [0, 3];
+
+#[test]
+fn every_function_of_a_driver_may_fail() {
+    let name = "every_function_of_a_driver_may_fail";
+    // Inside of a process, the machine is not looked at.
+    let machines = FUNCTIONS
+        .iter()
+        .flat_map(|f| BEFORE.map(|n| format!("{f}:{n}")));
+    let machines: Vec<String> = match driver::is_inside() {
+        true => vec![String::new()],
+        false => machines.collect(),
+    };
+    for fails in machines {
+        let machine = Machine {
+            fails: Some(fails),
+            ..late()
+        };
+        with_driver(name, machine, |folder| {
+            for options in [Options::default(), graphs()] {
+                // What fails says so, and what does not is right.
+                if let Err(error) = rounds(folder, options) {
+                    assert_ne!(error.kind(), ErrorKind::Internal, "{error}");
+                    assert!(!error.message().is_empty());
+                }
+            }
+            let fails = std::env::var("FAKE_FAIL").unwrap();
+            let found = log(folder).iter().any(|l| l.starts_with("fails "));
+            assert!(
+                found || is_amd() || !fails.ends_with(":0"),
+                "{fails} is not called"
+            );
+        });
+    }
+}
+
+/// Loads a model and calls it on tensors of the host and of the device, of two sizes.
+fn rounds(folder: &Path, o: Options) -> Result<(), Error> {
+    let (steps, last) = chain(2);
+    let lowered = lowered(program(gpu(), steps, 4, last, 1));
+    let (none, binaries) = (MemoryWeights::default(), vec![binary(folder)]);
+    let model = Model::new(lowered, binaries, &none, gpu(), None, o)?;
+    let mut failure = None;
+    for round in 0..8 {
+        let x: &[f32] = if round < 5 { &[1.0, 2.0] } else { &[3.0; 5] };
+        let want: Vec<f32> = x.iter().map(|v| 16.0 * v).collect();
+        let given = Argument::Value(tensor(x));
+        let called = model.call(&[given], None).and_then(|out| {
+            let Some(Output::Device(t)) = out.into_iter().next() else {
+                panic!("no tensor of the device");
+            };
+            // Its input is on the device, and its work on another stream.
+            let own = driver::driver().own_stream()?;
+            let again = model.call(&[Argument::Device(t.clone())], Some(own.stream()))?;
+            let Some(Output::Device(again)) = again.into_iter().next() else {
+                panic!("no tensor of the device");
+            };
+            Ok((t.download()?, again.download()?))
+        });
+        match called {
+            Ok((once, twice)) => {
+                assert_eq!(floats(&Value::Tensor(once)), want);
+                let want: Vec<f32> = want.iter().map(|v| 16.0 * v).collect();
+                assert_eq!(floats(&Value::Tensor(twice)), want);
+            }
+            Err(e) => failure = Some(e),
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
 /// A model with a buffer that each call multiplies by 4, and that is the output as it was.
 fn stateful(folder: &Path, o: Options) -> Model {
     let (steps, last) = chain(1);
-    let mut p = program(GPU, steps, 4, last, 1);
+    let mut p = program(gpu(), steps, 4, last, 1);
     // The state has two elements: its sizes are a constant.
     let gpu = p.gpu.as_mut().unwrap();
     let two = inrush_program::SizeId(5);
@@ -494,7 +620,7 @@ fn in_place(slot: usize) -> HostProgram {
             l.buffers = vec![1, 0];
         }
     }
-    let mut p = program(GPU, vec![step], 4, 0, 1);
+    let mut p = program(gpu(), vec![step], 4, 0, 1);
     p.outputs = vec![Out::Slot(slot)];
     p
 }

@@ -4,14 +4,14 @@
 mod driver;
 mod programs;
 
-use driver::{Machine, binary, floats, log, tensor, with_driver};
+use driver::{ALL, Machine, binary, floats, gpu, log, tensor, with_driver};
 use inrush_base::{DType, Error, Result};
 use inrush_host::gpu::cublas;
-use inrush_host::gpu::driver::{self as api, Driver};
+use inrush_host::gpu::driver as api;
 use inrush_host::native::{
     Argument, DeviceTensor, Model, NewWeight, Options, Output, Owner, Stream, TensorLibrary,
 };
-use inrush_host::program::{Device, HostProgram, StepKind};
+use inrush_host::program::{HostProgram, StepKind};
 use inrush_host::shape::Shape;
 use inrush_program::Reads;
 use inrush_runtime::{MemoryWeights, Names, Set, Value, WeightView};
@@ -20,8 +20,6 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-const GPU: Device = Device { kind: 1, index: 0 };
 
 /// A library that takes memory of the driver and counts.
 #[derive(Debug, Default)]
@@ -44,7 +42,9 @@ impl Drop for Mine {
 
 impl TensorLibrary for Library {
     fn allocate(&self, shape: &Shape, _stream: Stream) -> Option<(Owner, u64)> {
-        let memory = Driver::get().ok()?.allocate(shape.bytes().ok()? as usize);
+        let memory = inrush_host::devices::driver(gpu())
+            .ok()?
+            .allocate(shape.bytes().ok()? as usize);
         let memory = memory.ok()?;
         let address = memory.address();
         self.live.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl TensorLibrary for Library {
         if to_shape.sizes.len() != 1 {
             return Err(Error::internal("tensors of one dimension are enough here"));
         }
-        let driver = Driver::get()?;
+        let driver = inrush_host::devices::driver(gpu())?;
         driver.synchronize(stream)?;
         for k in 0..to_shape.sizes[0] {
             let at = |base: u64, s: &Shape| base + (k * s.strides[0]) as u64 * s.element;
@@ -90,6 +90,7 @@ fn with_library(capture: bool) -> (Arc<Library>, Options) {
 
 fn late() -> Machine {
     Machine {
+        kinds: ALL,
         is_late: true,
         ..Machine::default()
     }
@@ -103,7 +104,7 @@ fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, o: Option
     let products = !program.constants.is_empty();
     let blas = products.then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
     let lowered = lowered(program);
-    Model::new(lowered, vec![binary(folder)], weights, GPU, blas, o).unwrap()
+    Model::new(lowered, vec![binary(folder)], weights, gpu(), blas, o).unwrap()
 }
 
 /// A model that multiplies by 4.
@@ -113,12 +114,12 @@ fn quadruple(folder: &Path, o: Options, reads: Reads) -> Model {
         s.program.inputs[0].reads = reads;
     }
     let none = MemoryWeights::default();
-    model(folder, program(GPU, steps, 3, last, 1), &none, o)
+    model(folder, program(gpu(), steps, 3, last, 1), &none, o)
 }
 
 /// A tensor of the caller's on the device, whose elements are `step` apart.
 fn on_device(values: &[f32], step: usize) -> DeviceTensor {
-    let driver = Driver::get().unwrap();
+    let driver = driver::driver();
     driver.make_current(0).unwrap();
     let mut spread = vec![-1.0f32; values.len() * step];
     for (k, v) in values.iter().enumerate() {
@@ -129,7 +130,7 @@ fn on_device(values: &[f32], step: usize) -> DeviceTensor {
     let at = memory.address();
     let layout = (vec![values.len() as i64], vec![step as i64]);
     // SAFETY: the memory is the tensor's.
-    unsafe { DeviceTensor::foreign(DType::F32, layout, (at, 0), Arc::new(memory)) }.unwrap()
+    unsafe { DeviceTensor::foreign(DType::F32, layout, (at, gpu()), Arc::new(memory)) }.unwrap()
 }
 
 fn first(outputs: Vec<Output>) -> DeviceTensor {
@@ -150,8 +151,8 @@ fn outputs_are_tensors_of_the_library() {
         for capture in [false, true] {
             let (library, options) = with_library(capture);
             let model = quadruple(folder, options, Reads::Elements);
-            Driver::get().unwrap().make_current(0).unwrap();
-            let stream = Driver::get().unwrap().own_stream().unwrap();
+            driver::driver().make_current(0).unwrap();
+            let stream = driver::driver().own_stream().unwrap();
             let x = Argument::Device(on_device(&[1.0, 2.0, -3.0], 1));
             let before = library.live.load(Ordering::Relaxed);
             for round in 0..5 {
@@ -232,7 +233,7 @@ fn host(data: &[u8]) -> NewWeight<'_> {
 fn square(values: &[f32; 4], strides: [i64; 2]) -> DeviceTensor {
     let flat = on_device(values, 1);
     let layout = (vec![2, 2], strides.to_vec());
-    let at = (flat.address(), 0);
+    let at = (flat.address(), gpu());
     // SAFETY: the memory is that of the list, which is kept.
     unsafe { DeviceTensor::foreign(DType::F32, layout, at, Arc::new(flat)) }.unwrap()
 }
@@ -240,59 +241,66 @@ fn square(values: &[f32; 4], strides: [i64; 2]) -> DeviceTensor {
 #[test]
 fn the_active_set_is_replaced_and_weights_are_shared() {
     let name = "the_active_set_is_replaced_and_weights_are_shared";
-    with_driver(name, late(), |folder| {
-        for (capture, lent) in [(false, false), (true, false), (false, true), (true, true)] {
-            let (library, mut options) = with_library(capture);
-            if !lent {
-                options.library = None;
-            }
-            let (one, two, three) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0], [0.5, 1.0, 3.0, 1.0]);
-            let mut weights = MemoryWeights::default();
-            weights.insert("w0", DType::F32, vec![2, 2], bytes(&one));
-            let model = model(folder, two_products(GPU), &weights, options);
-            let run = || floats(&model.run(&[tensor(&[1.0; 4])]).unwrap()[0]);
-            let update = |set, w: NewWeight<'_>| model.update(set, &[("w0", w)], Names::All);
-            let (b, c) = (bytes(&two), bytes(&three));
-            assert!(model.recompute(Set::Inactive).is_err());
-            update(Set::Inactive, host(&b)).unwrap();
-            for _ in 0..3 {
-                assert_eq!(run(), expected(&one));
-            }
-            update(Set::Active, host(&c)).unwrap();
-            for _ in 0..3 {
-                assert_eq!(run(), expected(&three), "at once, without a swap");
-            }
-            model.recompute(Set::Inactive).unwrap();
-            model.swap_weights().unwrap();
-            assert_eq!(run(), expected(&two), "the inactive set was left alone");
+    with_driver(
+        name,
+        Machine {
+            kinds: &["cuda"],
+            ..late()
+        },
+        |folder| {
+            for (capture, lent) in [(false, false), (true, false), (false, true), (true, true)] {
+                let (library, mut options) = with_library(capture);
+                if !lent {
+                    options.library = None;
+                }
+                let (one, two, three) = ([1.0; 4], [2.0, 0.0, 0.0, 1.0], [0.5, 1.0, 3.0, 1.0]);
+                let mut weights = MemoryWeights::default();
+                weights.insert("w0", DType::F32, vec![2, 2], bytes(&one));
+                let model = model(folder, two_products(gpu()), &weights, options);
+                let run = || floats(&model.run(&[tensor(&[1.0; 4])]).unwrap()[0]);
+                let update = |set, w: NewWeight<'_>| model.update(set, &[("w0", w)], Names::All);
+                let (b, c) = (bytes(&two), bytes(&three));
+                assert!(model.recompute(Set::Inactive).is_err());
+                update(Set::Inactive, host(&b)).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(run(), expected(&one));
+                }
+                update(Set::Active, host(&c)).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(run(), expected(&three), "at once, without a swap");
+                }
+                model.recompute(Set::Inactive).unwrap();
+                model.swap_weights().unwrap();
+                assert_eq!(run(), expected(&two), "the inactive set was left alone");
 
-            let (shared, other) = (square(&two, [2, 1]), square(&three, [2, 1]));
-            update(Set::Active, NewWeight::Shared(&shared)).unwrap();
-            for _ in 0..3 {
-                assert_eq!(run(), expected(&two));
+                let (shared, other) = (square(&two, [2, 1]), square(&three, [2, 1]));
+                update(Set::Active, NewWeight::Shared(&shared)).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(run(), expected(&two));
+                }
+                let driver = driver::driver();
+                driver.make_current(0).unwrap();
+                // SAFETY: the memory is this test's, and no work reads it.
+                unsafe { driver.write(shared.address(), &bytes(&one)) }.unwrap();
+                model.recompute(Set::Active).unwrap();
+                assert_eq!(run(), expected(&one), "the caller wrote it");
+                update(Set::Active, NewWeight::Shared(&other)).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(run(), expected(&three), "in other memory");
+                }
+                update(Set::Active, NewWeight::Device(&shared)).unwrap();
+                // SAFETY: as above.
+                unsafe { driver.write(shared.address(), &bytes(&two)) }.unwrap();
+                for _ in 0..3 {
+                    assert_eq!(run(), expected(&one), "a copy");
+                }
+                let turned = square(&one, [1, 2]);
+                let error = update(Set::Active, NewWeight::Shared(&turned)).unwrap_err();
+                assert!(error.to_string().contains("strides"), "{error}");
+                assert_eq!(run(), expected(&one));
+                drop(model);
+                assert_eq!(library.live.load(Ordering::Relaxed), 0);
             }
-            let driver = Driver::get().unwrap();
-            driver.make_current(0).unwrap();
-            // SAFETY: the memory is this test's, and no work reads it.
-            unsafe { driver.write(shared.address(), &bytes(&one)) }.unwrap();
-            model.recompute(Set::Active).unwrap();
-            assert_eq!(run(), expected(&one), "the caller wrote it");
-            update(Set::Active, NewWeight::Shared(&other)).unwrap();
-            for _ in 0..3 {
-                assert_eq!(run(), expected(&three), "in other memory");
-            }
-            update(Set::Active, NewWeight::Device(&shared)).unwrap();
-            // SAFETY: as above.
-            unsafe { driver.write(shared.address(), &bytes(&two)) }.unwrap();
-            for _ in 0..3 {
-                assert_eq!(run(), expected(&one), "a copy");
-            }
-            let turned = square(&one, [1, 2]);
-            let error = update(Set::Active, NewWeight::Shared(&turned)).unwrap_err();
-            assert!(error.to_string().contains("strides"), "{error}");
-            assert_eq!(run(), expected(&one));
-            drop(model);
-            assert_eq!(library.live.load(Ordering::Relaxed), 0);
-        }
-    });
+        },
+    );
 }

@@ -3,45 +3,56 @@
 mod driver;
 mod programs;
 
-use driver::{Machine, binary, floats, log, tensor, with_driver};
+use driver::{ALL, Machine, binary, floats, gpu, is_amd, log, tensor, with_driver};
 use inrush_base::{DType, ErrorKind};
 use inrush_host::gpu::cublas;
 use inrush_host::native::{Model, Options, device};
-use inrush_host::program::{Device, HostProgram};
+use inrush_host::program::HostProgram;
 use inrush_runtime::{MemoryWeights, Tensor, Value};
 use programs::{chain, lowered, program, two_products};
 use std::path::Path;
 
-const GPU: Device = Device { kind: 1, index: 0 };
+/// The machine of a test that is the same for all kinds.
+fn any() -> Machine {
+    Machine {
+        kinds: ALL,
+        ..Machine::default()
+    }
+}
+
 fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, products: bool) -> Model {
-    let (caps, target) = device::caps(GPU).unwrap();
-    assert_eq!(
-        (caps.threads, target.arch.as_str(), target.warp),
-        (132, "90", 32)
-    );
+    let (caps, target) = device::caps(gpu()).unwrap();
+    let expected = match is_amd() {
+        true => (304, "gfx942", 64),
+        false => (132, "90", 32),
+    };
+    let found = (caps.threads, target.arch.as_str(), target.warp);
+    assert_eq!(found, expected);
     let blas = products.then(|| cublas::find(&[folder.to_path_buf()]).unwrap());
     let lowered = lowered(program);
     let binaries = vec![binary(folder)];
-    Model::new(lowered, binaries, weights, GPU, blas, Options::default()).unwrap()
+    Model::new(lowered, binaries, weights, gpu(), blas, Options::default()).unwrap()
 }
 
 #[test]
 fn launches_carry_their_arguments_and_become_one() {
     with_driver(
         "launches_carry_their_arguments_and_become_one",
-        Machine::default(),
+        any(),
         |folder| {
             let (steps, last) = chain(2);
             let model = model(
                 folder,
-                program(GPU, steps, 4, last, 1),
+                program(gpu(), steps, 4, last, 1),
                 &MemoryWeights::default(),
                 false,
             );
             assert_eq!(log(folder), [""; 0]);
+            let threads = if is_amd() { 256 } else { 128 };
             let want = |how: &str, n: usize| {
-                let launch =
-                    format!("{how}launch twice grid=1,1,1 threads=128 shared=65536 args=40 n={n}");
+                let launch = format!(
+                    "{how}launch twice grid=1,1,1 threads={threads} shared=65536 args=40 n={n}"
+                );
                 let mut lines = vec![format!("to device {}", 4 * n)];
                 lines.extend(std::iter::repeat_n(launch, 4));
                 lines.push(format!("to host {}", 4 * n));
@@ -77,7 +88,7 @@ fn kernels_that_wait_overlap_in_streams_and_in_batches() {
     let name = "kernels_that_wait_overlap_in_streams_and_in_batches";
     with_driver(name, Machine::default(), |folder| {
         let (steps, last) = chain(2);
-        let mut program = program(GPU, steps, 4, last, 1);
+        let mut program = program(gpu(), steps, 4, last, 1);
         for kernel in &mut program.gpu.as_mut().unwrap().kernels {
             kernel.programmatic = true;
         }
@@ -104,7 +115,7 @@ fn products_go_to_the_library_and_are_recorded_with_launches() {
     let name = "products_go_to_the_library_and_are_recorded_with_launches";
     with_driver(name, Machine::default(), |folder| {
         // x * 4, times the weight in slot 3, the product times itself.
-        let program = two_products(GPU);
+        let program = two_products(gpu());
         let mut weights = MemoryWeights::default();
         let w: Vec<u8> = [0f32, 1.0, 1.0, 0.0]
             .iter()
@@ -136,13 +147,13 @@ fn mistakes_of_callers_and_lack_of_memory_are_told() {
     let name = "mistakes_of_callers_and_lack_of_memory_are_told";
     let machine = Machine {
         memory: Some(4096),
-        ..Machine::default()
+        ..any()
     };
     with_driver(name, machine, |folder| {
         let (steps, last) = chain(1);
         let model = model(
             folder,
-            program(GPU, steps, 3, last, 1),
+            program(gpu(), steps, 3, last, 1),
             &MemoryWeights::default(),
             false,
         );
@@ -165,9 +176,9 @@ fn mistakes_of_callers_and_lack_of_memory_are_told() {
 
 #[test]
 fn devices_are_named_by_kind_and_index() {
-    assert_eq!(device::parse("cuda").unwrap(), GPU);
+    assert_eq!(device::parse("cuda").unwrap(), gpu());
     assert_eq!(device::parse("cuda:3").unwrap().index, 3);
-    for wrong in ["", "cuda:x", "cuda:-1", "rocm:0", "cpu"] {
+    for wrong in ["", "cuda:x", "cuda:-1", "rocm:-1", "xpu:0", "cpu"] {
         let error = device::parse(wrong).unwrap_err();
         assert!(error.to_string().contains("cuda"), "{error}");
     }

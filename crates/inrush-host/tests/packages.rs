@@ -3,9 +3,9 @@
 mod driver;
 mod programs;
 
-use driver::{Machine, code, floats, info, log, tensor, with_driver};
+use driver::{Machine, code, floats, gpu, info, log, tensor, with_driver};
 use inrush_base::{DType, Error, ErrorKind};
-use inrush_host::native::{Form, Lowered, Model, Object, Options, Wanted, choose};
+use inrush_host::native::{self, Form, Lowered, Model, Object, Options, Wanted, choose};
 use inrush_host::program::Device;
 use inrush_package::{Cpu, KernelParts, Package, TargetParts, WeightData};
 use inrush_program::Program;
@@ -194,28 +194,109 @@ fn a_later_device_has_its_driver_finish_ptx() {
     });
 }
 
+/// Writes a package for AMD GPUs of two architectures.
+fn for_amd(folder: &Path) -> PathBuf {
+    let path = folder.join("amd.inrush");
+    let amd = Device { kind: 6, index: 0 };
+    let program_for = |arch| {
+        let (steps, last) = chain(1);
+        lowered(program(amd, steps, 3, last, 1), arch)
+    };
+    let (mi250, mi300x) = (program_for("gfx90a"), program_for("gfx942"));
+    let targets = [parts("mi250", &mi250, None), parts("mi300x", &mi300x, None)];
+    write(&path, &targets);
+    path
+}
+
+#[test]
+fn an_amd_gpu_gets_the_code_of_its_architecture() {
+    let name = "an_amd_gpu_gets_the_code_of_its_architecture";
+    let machine = Machine {
+        kinds: &["rocm"],
+        ..Machine::default()
+    };
+    with_driver(name, machine, |folder| {
+        for index in 0..2 {
+            let device = Device { index, ..gpu() };
+            let model = open(&for_amd(folder), device).unwrap();
+            assert_eq!(
+                model.lowered().program.gpu.as_ref().unwrap().target.arch,
+                "gfx942"
+            );
+            log(folder);
+            let out = model.run(&[tensor(&[1.0, 2.0, -3.0])]).unwrap();
+            assert_eq!(floats(&out[0]), [4.0, 8.0, -12.0]);
+            let got = log(folder);
+            // Four warps of 64 threads.
+            let launch = "launch twice grid=1,1,1 threads=256 shared=65536 args=40 n=3";
+            assert_eq!(got.iter().filter(|l| *l == launch).count(), 2, "{got:?}");
+        }
+        let error = open(&for_amd(folder), Device { index: 2, ..gpu() });
+        let text = error.err().unwrap().to_string();
+        assert!(
+            text.contains("device 2") && text.contains("2 devices"),
+            "{text}"
+        );
+        // Packages for other vendors are refused by name.
+        let text = open(&two_targets(folder), gpu()).err().unwrap().to_string();
+        assert!(
+            text.contains("`rocm:0`") && text.contains("cuda:a100 (80)"),
+            "{text}"
+        );
+        let text = open(&for_amd(folder), GPU).err().unwrap().to_string();
+        assert!(
+            text.contains("`cuda:0`") && text.contains("rocm:mi300x (gfx942)"),
+            "{text}"
+        );
+    });
+}
+
+#[test]
+fn an_amd_gpu_of_another_architecture_lists_the_targets() {
+    let name = "an_amd_gpu_of_another_architecture_lists_the_targets";
+    let machine = Machine {
+        kinds: &["rocm"],
+        arch: "gfx1100",
+        ..Machine::default()
+    };
+    with_driver(name, machine, |folder| {
+        let error = open(&for_amd(folder), gpu()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = error.to_string();
+        for word in ["gfx1100", "rocm:mi250 (gfx90a)", "rocm:mi300x (gfx942)"] {
+            assert!(text.contains(word), "{text}");
+        }
+        // Nor are kernels built for it.
+        let text = native::device::caps(gpu()).err().unwrap().to_string();
+        assert!(
+            text.contains("gfx1100") && text.contains("gfx942"),
+            "{text}"
+        );
+    });
+}
+
 #[test]
 fn the_latest_code_that_fits_is_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let package = Package::open(&two_targets(folder.path())).unwrap();
-    let chosen = |capability| {
-        choose(&package, GPU, capability)
+    let chosen = |arch: &str| {
+        choose(&package, GPU, arch)
             .map(|(t, form)| (t.gpu.model.clone(), form))
             .map_err(|e| e.to_string())
     };
     let of = |model: &str, form| Ok((model.to_string(), form));
-    assert_eq!(chosen(80), of("a100", Form::Code));
-    assert_eq!(chosen(86), of("a100", Form::Code));
-    assert_eq!(chosen(90), of("h100", Form::Code));
-    assert_eq!(chosen(100), of("a100", Form::Ptx));
-    let error = chosen(75).unwrap_err();
+    assert_eq!(chosen("80"), of("a100", Form::Code));
+    assert_eq!(chosen("86"), of("a100", Form::Code));
+    assert_eq!(chosen("90"), of("h100", Form::Code));
+    assert_eq!(chosen("100"), of("a100", Form::Ptx));
+    let error = chosen("75").unwrap_err();
     assert!(error.contains("cuda:a100 (80), cuda:h100 (90)"), "{error}");
     // Code of one architecture fits no other.
     let path = folder.path().join("one.inrush");
     let h100 = quadruple("90");
     write(&path, &[parts("h100", &h100, Some(ptx("sm_90a")))]);
     let package = Package::open(&path).unwrap();
-    let error = choose(&package, GPU, 100).err().unwrap();
+    let error = choose(&package, GPU, "100").err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("sm_90a"), "{error}");
 }
@@ -231,7 +312,7 @@ fn a_package_without_a_target_for_the_device_lists_what_it_has() {
         let error = open(&two_targets(folder), GPU).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();
-        for word in ["two.inrush", "cuda:0", "7.5", "cuda:a100 (80)"] {
+        for word in ["two.inrush", "cuda:0", "architecture 75", "cuda:a100 (80)"] {
             assert!(text.contains(word), "{text}");
         }
     });

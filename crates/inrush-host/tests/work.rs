@@ -3,21 +3,19 @@
 mod driver;
 mod programs;
 
-use driver::{Machine, binary, floats, log, tensor, with_driver};
+use driver::{ALL, Machine, binary, floats, gpu, log, tensor, with_driver};
 use inrush_base::DType;
 use inrush_host::native::{Lowered, Model, Options};
-use inrush_host::program::{Device, Layout, Step, StepKind};
+use inrush_host::program::{Layout, Step, StepKind};
 use inrush_program::Dt;
 use inrush_program::parts::{Body, Cond, MOST_NESTED, Operand, Work};
 use inrush_runtime::{MemoryWeights, Tensor, Value};
 use programs::{chain, lowered, program};
 
-const GPU: Device = Device { kind: 1, index: 0 };
-
 /// Multiplies by a power of 4.
 fn quadruple(times: usize) -> Lowered {
     let (steps, last) = chain(times);
-    lowered(program(GPU, steps, times + 2, last, 1))
+    lowered(program(gpu(), steps, times + 2, last, 1))
 }
 
 /// Chooses by a bool between two programs, which take a tensor and give one and a flag.
@@ -38,7 +36,7 @@ fn choice(then: Lowered, otherwise: Lowered) -> Lowered {
         frees: Vec::new(),
         binds_symbols: false,
     };
-    let mut program = program(GPU, vec![step], 4, 1, 2);
+    let mut program = program(gpu(), vec![step], 4, 1, 2);
     program.inputs.push(3);
     if let Some(gpu) = &mut program.gpu {
         gpu.layouts[3] = Some(Layout {
@@ -69,6 +67,7 @@ fn a_choice_runs_one_program_on_memory_of_the_call() {
     let name = "a_choice_runs_one_program_on_memory_of_the_call";
     let machine = Machine {
         is_late: true,
+        kinds: ALL,
         ..Machine::default()
     };
     with_driver(name, machine, |folder| {
@@ -77,7 +76,7 @@ fn a_choice_runs_one_program_on_memory_of_the_call() {
         assert_eq!((lowered.kernels().len(), lowered.launches()), (3, 6));
         let binaries = vec![binary(folder); 3];
         let weights = MemoryWeights::default();
-        let model = Model::new(lowered, binaries, &weights, GPU, None, Options::default());
+        let model = Model::new(lowered, binaries, &weights, gpu(), None, Options::default());
         let model = model.expect("a model");
         for (which, factor) in [(true, 4.0), (false, 16.0), (true, 4.0)] {
             let p = Tensor::from_bytes(DType::Bool, Vec::new(), &[u8::from(which)]);
@@ -101,7 +100,7 @@ fn a_choice_runs_one_program_on_memory_of_the_call() {
             captured,
             vec![binary(folder); 3],
             &weights,
-            GPU,
+            gpu(),
             None,
             graphs,
         );

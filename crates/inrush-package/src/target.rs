@@ -110,18 +110,21 @@ impl GpuTarget {
         self.gpu.build.arch.parse().ok()
     }
 
-    /// Returns true if a device of this compute capability runs the machine code: the same major
-    /// version, and no earlier minor version. Code for features of one architecture fits that alone.
-    pub fn fits(&self, capability: u32) -> bool {
+    /// Returns true if a device of this architecture runs the machine code. Where architectures are compute capabilities: the
+    /// same major version, and no earlier minor version. Code for features of one architecture fits that alone.
+    pub fn fits(&self, arch: &str) -> bool {
+        let Ok(capability) = arch.parse::<u32>() else {
+            return self.gpu.build.arch == arch;
+        };
         let specific = self.ptx.is_some_and(|p| p.specific);
         let same = |built: u32| built == capability;
         let earlier = |built: u32| built / 10 == capability / 10 && built <= capability;
         (self.capability()).is_some_and(|built| same(built) || (!specific && earlier(built)))
     }
 
-    /// Returns true if a driver can finish the kernels for a device of this compute capability.
-    pub fn fits_by_ptx(&self, capability: u32) -> bool {
-        self.ptx.is_some_and(|p| p.fits(capability))
+    /// Returns true if a driver can finish the kernels for a device of this architecture.
+    pub fn fits_by_ptx(&self, arch: &str) -> bool {
+        (arch.parse().ok()).is_some_and(|c: u32| self.ptx.is_some_and(|p| p.fits(c)))
     }
 
     /// Returns the number of matrix products that a call has a library do.

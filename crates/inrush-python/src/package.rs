@@ -262,7 +262,7 @@ fn for_cpu(graph: Graph, isa: Option<Isa>) -> Result<Compiled> {
 fn for_gpu(graph: Graph, w: &WantedGpu, how: How<'_>, pool: &Pool) -> Result<Compiled> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
-        libraries: match how.libraries && w.is_executed {
+        libraries: match how.libraries && w.has_library {
             true => Libraries::Products,
             false => Libraries::None,
         },

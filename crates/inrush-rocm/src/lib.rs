@@ -1,16 +1,18 @@
-//! AMD GPUs: presets.
+//! AMD GPUs. The compile half is data: presets. The run half speaks with HIP.
 //!
 //! Does not know: the other devices, any compiler crate.
 
-#![forbid(unsafe_code)]
+mod driver;
 
-use inrush_base::{Caps, DType, Device, Gpu, Preset};
+pub use driver::driver;
+
+use inrush_base::{Caps, DType, Device, Gpu, Preset, Properties, Runs};
 
 /// The name of this kind of device.
 const KIND: &str = "rocm";
 
-/// The device. PyTorch calls it `cuda`.
-pub static ROCM: Device = Device {
+/// The device. Builds of PyTorch for it call it `cuda`.
+pub static DEVICE: Device = Device {
     name: KIND,
     torch_name: "cuda",
     backend: "hip",
@@ -29,7 +31,14 @@ pub static ROCM: Device = Device {
             caps: mi355x,
         },
     ],
-    runs: None,
+    runs: Some(Runs {
+        // The number that PyTorch reserves for HIP. Its own tensors have that of `cuda`.
+        torch_number: 6,
+        // `kDLROCM`.
+        dlpack: &[10],
+        products: None,
+        caps,
+    }),
 };
 
 /// Triton converts these in software where the machine does not. The kinds of CDNA3 alone, which have neither infinities nor a
@@ -51,6 +60,20 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
         programmatic_launch: false,
         max_grid_yz: 65535,
     }
+}
+
+/// Returns the capabilities of a device; `None` for architectures other than those of the presets, whose threads run in lockstep
+/// by 64.
+pub fn caps(p: &Properties) -> Option<Caps> {
+    let preset = DEVICE.presets.iter().map(|preset| (preset.caps)());
+    let mut caps =
+        (preset.into_iter()).find(|c| c.gpu.as_ref().is_some_and(|g| g.arch == p.arch))?;
+    let gpu = caps.gpu.as_mut()?;
+    gpu.multiprocessors = p.multiprocessors;
+    gpu.resident_threads = p.resident_threads;
+    gpu.registers = p.registers;
+    gpu.shared_bytes = p.shared_bytes;
+    Some(caps)
 }
 
 /// One of the two dies of a card, which PyTorch sees as a device.
@@ -75,9 +98,28 @@ mod tests {
             ("mi300x", "gfx942"),
             ("mi355x", "gfx950"),
         ] {
-            let caps = ROCM.caps(Some(name)).expect("a preset");
+            let caps = DEVICE.caps(Some(name)).expect("a preset");
             assert_eq!(caps.gpu.expect("a GPU").arch, arch);
         }
-        assert!(ROCM.caps(Some("other")).is_none());
+        assert!(DEVICE.caps(Some("other")).is_none());
+    }
+
+    #[test]
+    fn capabilities_are_those_of_the_device() {
+        let of = |arch: &str| {
+            caps(&Properties {
+                arch: arch.into(),
+                major: 9,
+                minor: 4,
+                multiprocessors: 38,
+                resident_threads: 2048,
+                registers: 131072,
+                shared_bytes: 65536,
+                l2_bytes: 4 << 20,
+            })
+        };
+        let part = of("gfx942").and_then(|c| c.gpu).expect("a part of a card");
+        assert_eq!((part.multiprocessors, part.warp), (38, 64));
+        assert!(of("gfx1100").is_none() && of("").is_none());
     }
 }

@@ -18,6 +18,8 @@ const VERSION: (u32, u32) = (1, 1);
 /// Devices whose memory the processor reads: itself, and what is pinned for a GPU.
 const CPU: i64 = 1;
 const PINNED: i64 = 3;
+/// DLPack's type of GPUs whose default stream has number 0. It has number 1 on the others.
+pub(crate) const STREAMS_FROM_ZERO: i64 = 10;
 
 /// A structure of DLPack that a capsule holds.
 trait Managed {
@@ -131,9 +133,12 @@ fn borrow(obj: &Bound<'_, PyAny>, how: Borrow, stream: Option<Stream>) -> PyResu
     let asked = [("max_version", VERSION)].into_py_dict(py)?;
     let plain = PyDict::new(py);
     if let Some(stream) = stream {
-        // DLPack's number of the default stream is 1.
+        let stream = match device_of(obj)? {
+            STREAMS_FROM_ZERO => stream.0,
+            _ => stream.0.max(1),
+        };
         for d in [&asked, &plain] {
-            d.set_item("stream", stream.0.max(1))?;
+            d.set_item("stream", stream)?;
         }
     }
     let capsule = match obj.call_method(name, (), Some(&asked)) {

@@ -2,15 +2,13 @@
 
 use crate::errors::{InputError, raise};
 use crate::{capsule, tensor};
+use inrush_host::devices;
 use inrush_host::native::{self, Stream, dlpack};
 use inrush_runtime::dlpack::Memory;
 use pyo3::exceptions::PyBufferError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyTuple};
-
-/// DLPack's type of NVIDIA GPUs.
-const CUDA: i32 = 2;
 
 /// A tensor in memory of a GPU. Its memory is freed with the last object that uses it.
 ///
@@ -89,7 +87,7 @@ impl DeviceTensor {
     /// The device, such as ``cuda:0``.
     #[getter]
     fn device(&self) -> String {
-        format!("cuda:{}", self.tensor.device())
+        devices::name(self.tensor.device())
     }
 
     /// The address of the first element on the device.
@@ -122,7 +120,8 @@ impl DeviceTensor {
 
     /// DLPack's type and number of the device.
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (CUDA, self.tensor.device())
+        let device = self.tensor.device();
+        (devices::dlpack_number(device).unwrap_or(0), device.index)
     }
 
     /// ``stream`` is the consumer's: work that is issued there later comes after the work that writes the tensor. ``None`` stands for
@@ -146,13 +145,18 @@ impl DeviceTensor {
                 "the tensor is shared, not copied, by DLPack",
             ));
         }
+        let first =
+            isize::from(i64::from(self.__dlpack_device__().0) != capsule::STREAMS_FROM_ZERO);
         let consumer = match stream {
             Some(-1) => None,
-            Some(n) if n <= 0 => {
-                return Err(PyBufferError::new_err(format!("{n} is no stream of CUDA")));
+            Some(n) if n < first => {
+                let device = self.device();
+                return Err(PyBufferError::new_err(format!(
+                    "{n} is no stream of `{device}`"
+                )));
             }
             Some(n) => Some(Stream(n as usize)),
-            None => Some(Stream(1)),
+            None => Some(Stream(first as usize)),
         };
         if let Some(consumer) = consumer {
             let order = || self.tensor.order_before(consumer);

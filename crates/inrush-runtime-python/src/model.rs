@@ -8,6 +8,7 @@ use crate::signature::{Signature, scalar};
 use crate::{array, tensor};
 use inrush_base::{Error, Result, strides_nest};
 use inrush_host::native::{Argument, NewWeight, Options, Output, Stream};
+use inrush_host::program::Device;
 use inrush_host::{Open, Session};
 use inrush_runtime::dlpack::Borrow;
 use inrush_runtime::tensor::extent;
@@ -208,8 +209,8 @@ impl Model {
 
 /// The memory of an output.
 struct Span {
-    /// The number of the GPU, or -1 for the host.
-    device: i32,
+    /// `None` for the host.
+    device: Option<Device>,
     start: usize,
     bytes: usize,
     /// Strides and sizes above 1.
@@ -219,11 +220,15 @@ struct Span {
 impl Span {
     fn of(a: &Argument) -> Option<Span> {
         let (device, start, sizes, strides, size) = match a {
-            Argument::Value(Value::Tensor(t)) => {
-                (-1, t.data() as usize, &t.sizes, &t.strides, t.dtype.size())
-            }
+            Argument::Value(Value::Tensor(t)) => (
+                None,
+                t.data() as usize,
+                &t.sizes,
+                &t.strides,
+                t.dtype.size(),
+            ),
             Argument::Device(t) => (
-                t.device(),
+                Some(t.device()),
                 t.address() as usize,
                 &t.sizes,
                 &t.strides,

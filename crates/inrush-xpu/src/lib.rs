@@ -4,13 +4,14 @@
 
 #![forbid(unsafe_code)]
 
-use inrush_base::{Caps, DType, Device, Gpu, Preset};
+use inrush_base::{Caps, DType, Device, Error, Gpu, Preset, Result};
+use inrush_driver::Driver;
 
 /// The name of this kind of device.
 const KIND: &str = "xpu";
 
 /// The device.
-pub static XPU: Device = Device {
+pub static DEVICE: Device = Device {
     name: KIND,
     torch_name: "xpu",
     backend: "xpu",
@@ -31,6 +32,14 @@ pub static XPU: Device = Device {
     ],
     runs: None,
 };
+
+/// Returns the driver of this process.
+///
+/// # Errors
+/// An unsupported error: there is no executor for these devices.
+pub fn driver() -> Result<Driver> {
+    Err(Error::unsupported("there is no executor for Intel GPUs"))
+}
 
 fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
     const FLOAT8: &[DType] = &[];
@@ -66,6 +75,6 @@ mod tests {
 
     #[test]
     fn the_default_comes_first() {
-        assert_eq!(XPU.caps(None), XPU.caps(Some("max1550")));
+        assert_eq!(DEVICE.caps(None), DEVICE.caps(Some("max1550")));
     }
 }

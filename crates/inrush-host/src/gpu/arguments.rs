@@ -1,6 +1,8 @@
 //! Arguments of launches, packed as kernels read them.
 
-use super::driver::{Arguments, Driver, Tensor, TensorMap};
+use super::driver::{Arguments, Tensor, TensorMap};
+use crate::devices;
+use crate::program::Device;
 use inrush_base::{Error, Result};
 use inrush_program::{BinaryInfo, MapLayout};
 use smallvec::SmallVec;
@@ -27,8 +29,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// Writes the map for the address that stands in its place.
-    pub fn write(&self, bytes: &mut [u8]) -> Result<()> {
+    /// Writes the map for the address that stands in its place, for the current device.
+    pub fn write(&self, bytes: &mut [u8], device: Device) -> Result<()> {
         let at = self.place as usize;
         let missing = || Error::internal("a tensor map beyond the arguments");
         let place = bytes
@@ -40,7 +42,7 @@ impl Map {
         let map = match *last {
             Some((was, map)) if was == address => map,
             _ => {
-                let map = Driver::get()?.tensor_map(&self.tensor, address)?;
+                let map = devices::driver(device)?.tensor_map(&self.tensor, address)?;
                 last.insert((address, map)).1
             }
         };

@@ -2,7 +2,8 @@
 
 use super::arena::ALIGNMENT;
 use super::arguments;
-use super::driver::{Driver, Kernel};
+use super::driver::Kernel;
+use crate::devices;
 use crate::program::{Gpu, Lowered, USER_KERNEL};
 use inrush_base::{Error, ErrorKind, Result};
 use inrush_program::{GpuKernel, GpuTarget};
@@ -82,19 +83,19 @@ pub fn build_all(pool: &Pool, lowered: &Lowered) -> Result<(Vec<Binary>, bool)> 
     Ok((binaries, cached))
 }
 
-/// Kernels that are loaded, by device and machine code: graphs share them. They stay: what somebody captured may launch them when the
+/// Kernels that are loaded, by kind and index of the device and machine code: graphs share them. They stay: what somebody captured may launch them when the
 /// function that it was captured from is gone.
-type Loaded = FxHashMap<(i32, String), Arc<Kernel>>;
+type Loaded = FxHashMap<([i32; 2], String), Arc<Kernel>>;
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
 /// Loads binaries into the current context.
 pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
-    let driver = Driver::get()?;
+    let driver = devices::driver(gpu.device)?;
     let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
     (binaries.iter().zip(&gpu.kernels))
         .map(|(b, k)| {
-            let key = (gpu.device.index, b.code.key());
+            let key = ([gpu.device.kind, gpu.device.index], b.code.key());
             if let Some(k) = all.get(&key) {
                 return Ok(k.clone());
             }

@@ -1,3 +1,3 @@
-//! The device driver that the executor speaks with: the one place of this crate that names a device crate.
+//! The driver of a device that the executor speaks with.
 
-pub use inrush_cuda::driver::*;
+pub use inrush_driver::*;

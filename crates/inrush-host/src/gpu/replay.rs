@@ -108,9 +108,9 @@ struct Recorder {
     workspaces: FxHashMap<usize, Weak<Workspace>>,
 }
 
-/// The recorders by device; who holds them is the only one that records.
-fn recorders() -> &'static Mutex<FxHashMap<i32, Recorder>> {
-    static RECORDERS: OnceLock<Mutex<FxHashMap<i32, Recorder>>> = OnceLock::new();
+/// The recorders by kind and index of the device; who holds them is the only one that records.
+fn recorders() -> &'static Mutex<FxHashMap<[i32; 2], Recorder>> {
+    static RECORDERS: OnceLock<Mutex<FxHashMap<[i32; 2], Recorder>>> = OnceLock::new();
     RECORDERS.get_or_init(Mutex::default)
 }
 
@@ -119,7 +119,7 @@ fn workspace_bytes(driver: &Driver) -> Option<u64> {
     if std::env::var_os("CUBLAS_WORKSPACE_CONFIG").is_some() {
         return None;
     }
-    let hopper = driver.capability().is_ok_and(|major| major >= 9);
+    let hopper = driver.properties().is_ok_and(|p| p.major >= 9);
     Some(if hopper {
         32 << 20
     } else {
@@ -138,7 +138,7 @@ impl<H: Host> Frame<'_, H> {
         let Some((blas, handle)) = self.blas.filter(|_| self.may_record()) else {
             return self.native(&r.ops, bound, cached);
         };
-        let driver = Driver::get().map_err(Stop::Failed)?;
+        let driver = self.driver().map_err(Stop::Failed)?;
         // What others capture is to be made of launches.
         if driver.is_capturing(self.stream).map_err(Stop::Failed)? {
             return self.native(&r.ops, bound, cached);
@@ -183,7 +183,8 @@ impl<H: Host> Frame<'_, H> {
         let refused = || Error::unsupported("cuBLAS does not record");
         let bytes = workspace_bytes(driver).ok_or_else(refused)?;
         let mut recorders = recorders().lock().unwrap_or_else(PoisonError::into_inner);
-        let device = self.device_index();
+        let device = self.device();
+        let device = [device.kind, device.index];
         let recorder = match recorders.entry(device) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => e.insert(Recorder {

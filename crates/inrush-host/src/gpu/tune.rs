@@ -9,6 +9,8 @@
 use super::TuneAtCall;
 use super::arguments::{pack, places};
 use super::driver::{Driver, Kernel, Memory, Stream};
+use crate::devices;
+use crate::program::Device;
 use inrush_base::Result;
 use inrush_compile::{Candidate, Retile, Tile, TunedBuffer, Tuner};
 use inrush_program::{BinaryInfo, GpuKernel, GpuTarget};
@@ -53,6 +55,7 @@ pub type MakeCurrent = Box<dyn Fn() -> Result<Current> + Send + Sync>;
 
 /// Measures kernels over memory of their own.
 pub struct Bench {
+    device: Device,
     current_device: MakeCurrent,
     target: GpuTarget,
     pool: &'static Pool,
@@ -75,13 +78,14 @@ pub struct Bench {
 impl Bench {
     /// `name` is the device's, whose winners are its own; with `known_only` nothing is measured.
     pub fn new(
-        current_device: MakeCurrent,
+        (device, current_device): (Device, MakeCurrent),
         name: String,
         target: GpuTarget,
         pool: &'static Pool,
         known_only: bool,
     ) -> Bench {
         Bench {
+            device,
             current_device,
             target,
             pool,
@@ -128,7 +132,7 @@ impl Bench {
             (Some(r), _) => r.stream,
             (None, on) => on.as_ref().map_or(Stream(0), |o| o.stream),
         };
-        let driver = Driver::get()?;
+        let driver = devices::driver(self.device)?;
         let mut runs: Vec<Option<(Kernel, Vec<u8>, u32)>> = Vec::new();
         for (c, b) in candidates.iter().zip(built) {
             // What Triton refuses at this size is no candidate.
@@ -155,7 +159,8 @@ impl Bench {
                         Some(r) => c.buffers.iter().map(|b| r.address(b)).collect(),
                         None => Some(self.addresses(&driver, c)?),
                     };
-                    let packed = addresses.and_then(|a| packed(c, &b, &a, scratch).ok());
+                    let packed =
+                        addresses.and_then(|a| packed(self.device, c, &b, &a, scratch).ok());
                     packed.map(|p| (k, p, n))
                 }
                 _ => None,
@@ -233,8 +238,14 @@ impl Bench {
     }
 }
 
-/// Arguments of a launch over the memory at `addresses`.
-fn packed(c: &Candidate, binary: &BinaryInfo, addresses: &[u64], scratch: u64) -> Result<Vec<u8>> {
+/// Returns the arguments of a launch on a device, over the memory at `addresses`.
+fn packed(
+    device: Device,
+    c: &Candidate,
+    binary: &BinaryInfo,
+    addresses: &[u64],
+    scratch: u64,
+) -> Result<Vec<u8>> {
     let signature = &c.kernel.signature;
     let packed = pack(signature, Some(binary), addresses.len(), &c.sizes)?;
     let mut bytes = packed.arguments.bytes().to_vec();
@@ -243,7 +254,7 @@ fn packed(c: &Candidate, binary: &BinaryInfo, addresses: &[u64], scratch: u64) -
         let at = place as usize;
         bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
     }
-    (packed.maps.iter()).try_for_each(|m| m.write(&mut bytes))?;
+    (packed.maps.iter()).try_for_each(|m| m.write(&mut bytes, device))?;
     Ok(bytes)
 }
 
@@ -310,7 +321,7 @@ impl TuneAtCall for AtCall {
         };
         _ = self.plans.iter().any(|p| p.tune(symbol, &mut one));
         let saved = std::mem::take(&mut one.saved);
-        let restored = restore(&saved, stream);
+        let restored = restore(&saved, self.bench.device, stream);
         if let Err(e) = restored {
             self.bench.done.push(format!("{symbol}: {e}"));
         }
@@ -318,8 +329,8 @@ impl TuneAtCall for AtCall {
 }
 
 /// Restores what kernels wrote.
-fn restore(saved: &[(u64, Memory)], stream: Stream) -> Result<()> {
-    let driver = Driver::get()?;
+fn restore(saved: &[(u64, Memory)], device: Device, stream: Stream) -> Result<()> {
+    let driver = devices::driver(device)?;
     for (at, memory) in saved {
         // SAFETY: the memory is the call's, and was saved from there.
         unsafe { driver.copy(*at, memory.address(), memory.bytes(), stream)? };
@@ -355,7 +366,7 @@ impl OneLaunch<'_> {
         if !real.is_steady() {
             return Ok(None);
         }
-        let driver = Driver::get()?;
+        let driver = devices::driver(self.bench.device)?;
         for (b, at) in real.buffers.iter().filter(|b| b.0.written) {
             let saved = self.saved.iter().any(|s| s.0 == *at);
             if b.bytes > 0 && !saved {

@@ -5,10 +5,11 @@ use super::memory::Owner;
 use super::process::{Process, Tensor as OwnTensor};
 use super::tensor::{Argument, DeviceTensor, Output};
 use super::weights::{WeightSet, layout, shape};
+use crate::devices;
 use crate::gpu::driver::{DevicePtr, Stream};
 use crate::gpu::plan::{CheckInput, Plain, View};
 use crate::gpu::{Frame, POINTER_ALIGNMENT};
-use crate::program::{Object, Out, Read};
+use crate::program::{Device, Object, Out, Read};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result, same_strides};
 use inrush_program::{Reads, evaluate_known, solve};
@@ -33,7 +34,7 @@ pub(super) struct Parts<'a> {
     /// The call is one of control flow's.
     pub(super) is_body: bool,
     /// Number of the device.
-    pub(super) device: i32,
+    pub(super) device: Device,
     /// The caller's stream, whose work outputs wait for.
     pub(super) stream: Option<Stream>,
 }
@@ -239,8 +240,9 @@ impl<'a> CallState<'a> {
             return Ok(());
         }
         Err(Error::input(format!(
-            "it is in the memory of device {}, the model is on device {}",
-            t.device, self.parts.device
+            "it is in the memory of `{}`, the model is on `{}`",
+            devices::name(t.device),
+            devices::name(self.parts.device)
         )))
     }
 

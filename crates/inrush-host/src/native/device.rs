@@ -1,7 +1,6 @@
 //! Properties of a device, from its driver.
 
 use crate::devices;
-use crate::gpu::driver::Driver;
 use crate::program::Device;
 use inrush_base::{Caps, Error, Result};
 use inrush_program::GpuTarget;
@@ -40,7 +39,7 @@ pub fn parse(name: &str) -> Result<Device> {
 /// # Errors
 /// A machine error without a driver or such a device; an unsupported one for devices that kernels cannot be built for.
 pub fn caps(device: Device) -> Result<(Caps, GpuTarget)> {
-    let driver = Driver::get()?;
+    let driver = devices::driver(device)?;
     driver.make_current(device.index)?;
     let found = devices::by_torch_number(device.kind)
         .ok_or_else(|| Error::internal("a device without an executor"))?;

@@ -1,7 +1,8 @@
 //! Tensors of other libraries in memory of a device, through DLPack and without copies.
 
 use super::tensor::{Argument, DeviceTensor};
-use crate::gpu::driver::Driver;
+use crate::devices;
+use crate::program::Device;
 use dlpark::ffi::{DLDevice, DLDeviceType, DLTensor};
 use inrush_base::{Error, Result};
 use inrush_runtime::dlpack::{self, Borrow, Memory};
@@ -12,14 +13,14 @@ use std::sync::Arc;
 
 /// Returns true for memory that a GPU's kernels read and write.
 pub fn is_of_device(device: DLDeviceType) -> bool {
-    device == DLDeviceType::CUDA || device == DLDeviceType::CUDAMANAGED
+    devices::of_dlpack(device.0 as i32, 0).is_some()
 }
 
 /// Returns DLPack's name of a device.
-pub(super) fn place(device: i32) -> DLDevice {
+pub(super) fn place(device: Device) -> DLDevice {
     DLDevice {
-        device_type: DLDeviceType::CUDA,
-        device_id: device,
+        device_type: DLDeviceType(devices::dlpack_number(device).unwrap_or(0) as _),
+        device_id: device.index,
     }
 }
 
@@ -35,11 +36,12 @@ pub unsafe fn borrow(
     how: Borrow,
     owner: Box<dyn Any + Send + Sync>,
 ) -> Result<Argument> {
-    if !is_of_device(t.device.device_type) {
+    let (kind, index) = (t.device.device_type.0 as i32, t.device.device_id);
+    let Some(device) = devices::of_dlpack(kind, index) else {
         // SAFETY: the caller's promise.
         let t = unsafe { dlpack::borrow(t, how, owner)? };
         return Ok(Argument::Value(Value::Tensor(t)));
-    }
+    };
     // SAFETY: the caller's promise.
     let (dtype, sizes, strides) = unsafe { dlpack::layout(t)? };
     let empty = sizes.contains(&0);
@@ -54,7 +56,7 @@ pub unsafe fn borrow(
         DeviceTensor::foreign(
             dtype,
             (sizes, strides),
-            (address, t.device.device_id),
+            (address, device),
             Arc::new(Owner { _owner: owner }),
         )?
     };
@@ -71,15 +73,15 @@ struct Owner {
 
 /// Waits for the device before memory is used again, which work of a stream that is not known may read.
 struct Waits {
-    device: i32,
+    device: Device,
     _tensor: DeviceTensor,
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
         let wait = || {
-            let driver = Driver::get()?;
-            let _entered = driver.enter(driver.primary_context(self.device)?)?;
+            let driver = devices::driver(self.device)?;
+            let _entered = driver.enter(driver.primary_context(self.device.index)?)?;
             driver.synchronize_all()
         };
         // A device that failed does no work any more.

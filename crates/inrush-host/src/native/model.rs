@@ -9,8 +9,9 @@ use super::memory::TensorLibrary;
 use super::process::Process;
 use super::tensor::{Argument, DeviceTensor, Output};
 use super::weights::{Entry, NewWeight, WeightSet};
+use crate::devices;
 use crate::gpu::cublas::Blas;
-use crate::gpu::driver::{Driver, Entered, Marker, OwnedStream, Stream};
+use crate::gpu::driver::{Entered, Marker, OwnedStream, Stream};
 use crate::program::{Device, HostProgram, Lowered};
 use inrush_base::{Error, Result};
 use inrush_program::{Reads, SEED};
@@ -108,7 +109,7 @@ impl Model {
             true => Some(capturable(&lowered.program)?),
             false => None,
         };
-        let driver = Driver::get()?;
+        let driver = devices::driver(device)?;
         let context = driver.primary_context(device.index)?;
         let _entered = driver.enter(context)?;
         super::custom::check_operators(&lowered)?;
@@ -330,7 +331,7 @@ impl Model {
             set: &set,
             copies_strides: self.hosts.memory.copies_strides(),
             is_body: false,
-            device: self.device.index,
+            device: self.device,
             stream,
         };
         let host = self.hosts.take(stream)?;
@@ -499,11 +500,12 @@ impl Model {
         check_update(&self.weights(), &given, names)?;
         for (name, w) in new {
             if let NewWeight::Device(t) | NewWeight::Shared(t) = w
-                && t.device != self.device.index
+                && t.device != self.device
             {
                 return Err(Error::input(format!(
-                    "the weight `{name}` is in the memory of device {}, the model is on device {}",
-                    t.device, self.device.index
+                    "the weight `{name}` is in the memory of `{}`, the model is on `{}`",
+                    devices::name(t.device),
+                    devices::name(self.device)
                 )));
             }
         }
@@ -632,7 +634,7 @@ impl Model {
             sizes: e.shape.sizes.to_vec(),
             strides: e.shape.strides.to_vec(),
             address: set.address(e),
-            device: self.device.index,
+            device: self.device,
             read_only: true,
             stream: None,
             owner: Arc::new(()),

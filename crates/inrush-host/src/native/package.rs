@@ -3,7 +3,6 @@
 use super::model::{Model, Options};
 use crate::devices;
 use crate::gpu::cublas::{self, Blas};
-use crate::gpu::driver::{Driver, LIBRARY_FOLDERS};
 use crate::program::Device;
 use inrush_base::{Error, Result};
 use inrush_package::{Code, GpuTarget, Package};
@@ -38,22 +37,17 @@ impl Model {
     /// the package's targets if none fits; an input error for damaged weights.
     pub fn from_package(package: &Package, device: Device, options: Options) -> Result<Model> {
         check_kind(package, device)?;
-        let driver = Driver::get()?;
-        let name = devices::torch_name(device);
+        let driver = devices::driver(device)?;
+        let name = devices::name(device);
         let context = driver.primary_context(device.index);
         let context = context.map_err(|e| e.context(format!("`{name}`")))?;
         let _entered = driver.enter(context)?;
         let p = driver.properties()?;
-        let capability = p.major * 10 + p.minor;
-        let (target, form) = choose(package, device, capability).map_err(|e| {
-            e.context(format!(
-                "`{name}`, of compute capability {}.{}",
-                p.major, p.minor
-            ))
-        })?;
+        let (target, form) = choose(package, device, &p.arch)
+            .map_err(|e| e.context(format!("`{name}`, of architecture {}", p.arch)))?;
         let blas = match target.products() {
             0 => None,
-            n => Some(needed_blas(n)?),
+            n => Some(needed_blas(n, device)?),
         };
         package.check_weights()?;
         let mut lowered = target.lowered.clone();
@@ -74,16 +68,20 @@ pub fn check_kind(package: &Package, device: Device) -> Result<()> {
     }
     Err(Error::unsupported(format!(
         "the package has no target for `{}`, only {}",
-        devices::torch_name(device),
+        devices::name(device),
         package.target_names()
     )))
 }
 
-/// Returns the target for a device of a compute capability: the machine code of the latest architecture that fits, else PTX.
+/// Returns the target for a device of an architecture: the machine code of the latest architecture that fits, else PTX.
 ///
 /// # Errors
 /// An unsupported error that lists the targets if none fits.
-pub fn choose(package: &Package, device: Device, capability: u32) -> Result<(&GpuTarget, Form)> {
+pub fn choose<'p>(
+    package: &'p Package,
+    device: Device,
+    arch: &str,
+) -> Result<(&'p GpuTarget, Form)> {
     let kind = devices::by_torch_number(device.kind)
         .ok_or_else(|| Error::internal("a device without an executor"))?;
     let mine = || {
@@ -99,10 +97,10 @@ pub fn choose(package: &Package, device: Device, capability: u32) -> Result<(&Gp
                 _ => Some(t),
             })
     };
-    if let Some(t) = latest(&|t| t.fits(capability)) {
+    if let Some(t) = latest(&|t| t.fits(arch)) {
         return Ok((t, Form::Code));
     }
-    if let Some(t) = latest(&|t| t.fits_by_ptx(capability)) {
+    if let Some(t) = latest(&|t| t.fits_by_ptx(arch)) {
         return Ok((t, Form::Ptx));
     }
     let specific = mine().any(|t| t.ptx.is_some_and(|p| p.specific));
@@ -117,8 +115,12 @@ pub fn choose(package: &Package, device: Device, capability: u32) -> Result<(&Gp
 }
 
 /// Finds cuBLAS for a program that calls it.
-fn needed_blas(products: usize) -> Result<&'static Blas> {
-    let folders: Vec<PathBuf> = LIBRARY_FOLDERS.iter().map(PathBuf::from).collect();
+fn needed_blas(products: usize, device: Device) -> Result<&'static Blas> {
+    let kind = devices::by_torch_number(device.kind);
+    let folders = kind.and_then(|k| k.products()).ok_or_else(|| {
+        Error::input("the program calls a library for products, which the device does not have")
+    })?;
+    let folders: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
     cublas::find(&folders).ok_or_else(|| {
         Error::machine(format!(
             "the program calls cuBLAS for {products} matrix products, and `libcublas` (12 or 13) is not found: install it or name its \

@@ -1,6 +1,5 @@
 //! Targets that packages are asked for, by name, and the parts of those that are GPUs.
 
-use crate::devices;
 use crate::program::{Device, Lowered};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_package::{Gpu, KernelParts, TargetParts};
@@ -20,8 +19,8 @@ pub struct WantedGpu {
     pub caps: Caps,
     /// The device that programs name; packages replace its index when they are opened.
     pub device: Device,
-    /// There is an executor, which has a library for matrix products.
-    pub is_executed: bool,
+    /// The executor has a library for matrix products.
+    pub has_library: bool,
 }
 
 impl Wanted {
@@ -47,9 +46,7 @@ impl Wanted {
         };
         let (kind, preset) =
             (inrush_devices::ALL.into_iter().find_map(of_kind)).ok_or_else(|| unknown(name))?;
-        // Kinds that PyTorch does not tell apart have one number.
-        let number = devices::by_torch_name(kind.torch_name).map(|d| d.torch_number());
-        let number = number.ok_or_else(|| {
+        let runs = kind.runs.as_ref().ok_or_else(|| {
             Error::unsupported(format!("packages hold no programs for `{}` yet", kind.name))
         })?;
         let caps = (preset.caps)();
@@ -66,9 +63,9 @@ impl Wanted {
                 build,
             },
             caps,
-            is_executed: kind.runs.is_some(),
+            has_library: runs.products.is_some(),
             device: Device {
-                kind: number,
+                kind: runs.torch_number,
                 index: 0,
             },
         })))

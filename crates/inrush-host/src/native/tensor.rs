@@ -2,7 +2,9 @@
 
 use super::memory::Owner;
 use super::process;
+use crate::devices;
 use crate::gpu::driver::{DevicePtr, Driver, Stream};
+use crate::program::Device;
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{DType, Error, Result};
 use inrush_runtime::tensor::extent;
@@ -19,8 +21,7 @@ pub struct DeviceTensor {
     pub strides: Vec<i64>,
     /// Address of the element at coordinates zero.
     pub(super) address: DevicePtr,
-    /// Number of the device.
-    pub(super) device: i32,
+    pub(super) device: Device,
     /// Calls must not write it.
     pub(super) read_only: bool,
     /// The caller's stream whose work writes it. `None` for contents that are there.
@@ -60,12 +61,12 @@ impl DeviceTensor {
     /// An input error for sizes and strides that are not those of a tensor.
     ///
     /// # Safety
-    /// `address` is that of an element of the device with this number; the tensor's elements are valid while `owner` lives. They can
+    /// `address` is that of an element of this device; the tensor's elements are valid while `owner` lives. They can
     /// be written where the tensor is an output, or an input that the model writes.
     pub unsafe fn foreign(
         dtype: DType,
         (sizes, strides): (Vec<i64>, Vec<i64>),
-        (address, device): (DevicePtr, i32),
+        (address, device): (DevicePtr, Device),
         owner: Owner,
     ) -> Result<DeviceTensor> {
         let known = sizes.len() == strides.len()
@@ -124,8 +125,8 @@ impl DeviceTensor {
         self.address
     }
 
-    /// Returns the number of the device.
-    pub fn device(&self) -> i32 {
+    /// Returns the device.
+    pub fn device(&self) -> Device {
         self.device
     }
 
@@ -144,8 +145,8 @@ impl DeviceTensor {
     /// # Errors
     /// Too little memory, and those of the driver.
     pub fn download(&self) -> Result<Tensor> {
-        let driver = Driver::get()?;
-        let _entered = driver.enter(driver.primary_context(self.device)?)?;
+        let driver = devices::driver(self.device)?;
+        let _entered = driver.enter(driver.primary_context(self.device.index)?)?;
         if let Some(stream) = self.stream {
             driver.synchronize(stream)?;
         }
@@ -173,8 +174,8 @@ impl DeviceTensor {
         if self.stream.is_none() {
             return Ok(());
         }
-        let driver = Driver::get()?;
-        let _entered = driver.enter(driver.primary_context(self.device)?)?;
+        let driver = devices::driver(self.device)?;
+        let _entered = driver.enter(driver.primary_context(self.device.index)?)?;
         self.order_in(&driver, later)
     }
 

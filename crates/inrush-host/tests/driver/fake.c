@@ -1,5 +1,6 @@
-/* A driver in the place of NVIDIA's, and cuBLAS: device memory is memory of this process, launches are written down in the
-   file $FAKE_LOG and run here where the kernel is known. Symbols and their arguments are those that inrush-cuda looks up. */
+/* A driver in the place of NVIDIA's, with cuBLAS, and of AMD's: device memory is memory of this process, launches are written
+   down in the file $FAKE_LOG and run here where the kernel is known. Symbols and their arguments are those that inrush-cuda
+   and inrush-rocm look up. Functions are written once, by CUDA's names; most of HIP's are the same (PAIRS, at the end). */
 
 #include <pthread.h>
 #include <stdint.h>
@@ -96,13 +97,18 @@ static Status leave(Status s) {
 }
 
 /* $FAKE_FAIL is the name of a function whose calls fail, with a number of calls that succeed before: `cuMemAlloc_v2:3`. */
-static Status fails(const char *name) {
+static int is_named(const char *function, const char *text, size_t n);
+static Status fails(const char *function) {
     static int calls;
     const char *text = getenv("FAKE_FAIL");
-    size_t n = strlen(name);
-    if (!text || strncmp(text, name, n) || (text[n] && text[n] != ':')) return OK;
-    return calls++ >= (text[n] ? atoi(text + n + 1) : 0) ? UNKNOWN : OK;
+    if (!text || !is_named(function, text, strcspn(text, ":"))) return OK;
+    const char *after = strchr(text, ':');
+    if (__sync_fetch_and_add(&calls, 1) < (after ? atoi(after + 1) : 0)) return OK;
+    char line[160];
+    snprintf(line, sizeof line, "fails %s", function);
+    return note(line), UNKNOWN;
 }
+#define MAY_FAIL if (fails(__func__)) return UNKNOWN;
 
 static void run_until(struct stream *s, long point);
 static void replay(struct graph *g);
@@ -182,29 +188,38 @@ static Status issue(const struct work *w, Handle handle) {
     return OK;
 }
 
+/* HIP has a current device on each thread from the start, and another end of a launch's arguments. */
+static int is_hip;
+
 /* Arguments in one piece, or one by one, of which the sizes are not told. */
 static void take(struct work *w, Handle *each, Handle *all) {
     w->bytes = 0;
     if (each || !all) return;
+    if (all[0] != (Handle)1 || all[2] != (Handle)2 || all[4] != (Handle)(is_hip ? 3L : 0L)) abort();
     memcpy(&w->bytes, all[3], sizeof w->bytes);
     if (w->bytes > sizeof w->arguments) w->bytes = sizeof w->arguments;
     memcpy(w->arguments, all[1], w->bytes);
 }
 
-API Status cuInit(unsigned flags) { return flags ? INVALID : OK; }
-API Status cuDriverGetVersion(int *v) { return *v = 12080, OK; }
-API Status cuGetErrorName(Status s, const char **p) { return *p = s == OUT_OF_MEMORY ? "OUT_OF_MEMORY" : "INVALID", OK; }
-API Status cuGetErrorString(Status s, const char **p) { return cuGetErrorName(s, p); }
+API Status hipInit(unsigned flags) { MAY_FAIL return is_hip = 1, flags ? INVALID : OK; }
+API Status cuInit(unsigned flags) { MAY_FAIL return flags ? INVALID : OK; }
+API Status cuDriverGetVersion(int *v) { MAY_FAIL return *v = is_hip ? 60342131 : 12080, OK; }
+API Status cuDeviceGetCount(int *count) { MAY_FAIL return *count = 2, OK; }
+API Status cuGetErrorName(Status s, const char **p) { MAY_FAIL return *p = s == OUT_OF_MEMORY ? "OUT_OF_MEMORY" : "INVALID", OK; }
+API Status cuGetErrorString(Status s, const char **p) { MAY_FAIL return cuGetErrorName(s, p); }
 
 static __thread Handle current;
+static Handle contexts[2];
+static Handle now(void) { return current || !is_hip ? current : &contexts[0]; }
 /* Two devices. */
-API Status cuDeviceGet(int *device, int index) { return *device = index, index == 0 || index == 1 ? OK : INVALID; }
+API Status cuDeviceGet(int *device, int index) { MAY_FAIL return *device = index, index == 0 || index == 1 ? OK : INVALID; }
 /* $FAKE_CAPABILITY is 90 for compute capability 9.0. */
 static int capability(void) {
     const char *text = getenv("FAKE_CAPABILITY");
     return text ? atoi(text) : 90;
 }
 API Status cuDeviceGetAttribute(int *value, int which, int device) {
+    MAY_FAIL
     switch (which) {
     case 75: *value = capability() / 10; break;
     case 76: *value = capability() % 10; break;
@@ -217,39 +232,70 @@ API Status cuDeviceGetAttribute(int *value, int which, int device) {
     }
     return OK;
 }
+/* $FAKE_ARCH is the architecture with its features. */
+API Status hipGetDevicePropertiesR0600(char *properties, int device) {
+    MAY_FAIL
+    const char *text = getenv("FAKE_ARCH");
+    memset(properties, 0, 1472);
+    strncpy(properties + 1160, text ? text : "gfx942:sramecc+:xnack-", 255);
+    return OK;
+}
+API Status hipDeviceGetAttribute(int *value, int which, int device) {
+    MAY_FAIL
+    switch (which) {
+    case 23: *value = 9; break;
+    case 61: *value = 4; break;
+    case 63: *value = 304; break;
+    case 19: *value = 4 << 20; break;
+    case 57: *value = 2048; break;
+    case 72: *value = 131072; break;
+    case 74: *value = 64 << 10; break;
+    default: return INVALID;
+    }
+    return OK;
+}
 API Status cuCtxSynchronize(void) {
+    MAY_FAIL
     enter();
     for (struct stream *s = streams; s; s = s->next)
         if (s->capturing) return leave(INVALID);
     run_all();
     return leave(OK);
 }
-API Status cuCtxGetCurrent(Handle *c) { return *c = current, OK; }
-static Handle contexts[2];
-API Status cuCtxGetDevice(int *device) { return *device = current == &contexts[1], current ? OK : INVALID; }
-API Status cuCtxSetCurrent(Handle c) { return current = c, OK; }
-API Status cuDevicePrimaryCtxRetain(Handle *c, int device) { return *c = &contexts[device], OK; }
+API Status cuCtxGetCurrent(Handle *c) { MAY_FAIL return *c = current, OK; }
+API Status hipGetDevice(int *device) { MAY_FAIL return *device = now() == &contexts[1], OK; }
+API Status hipSetDevice(int device) {
+    MAY_FAIL
+    if (device != 0 && device != 1) return INVALID;
+    return current = &contexts[device], OK;
+}
+API Status cuCtxGetDevice(int *device) { MAY_FAIL return *device = current == &contexts[1], current ? OK : INVALID; }
+API Status cuCtxSetCurrent(Handle c) { MAY_FAIL return current = c, OK; }
+API Status cuDevicePrimaryCtxRetain(Handle *c, int device) { MAY_FAIL return *c = &contexts[device], OK; }
 
 API Status cuModuleLoadData(Handle *module, const void *code) {
+    MAY_FAIL
     if (memcmp(code, "\177ELF", 4)) note(current == &contexts[1] ? "load ptx on 1" : "load ptx");
     int is_text = !memcmp(code, "\177ELF{", 5);
     return *module = is_text ? strdup((const char *)code + 4) : NULL, OK;
 }
-API Status cuModuleUnload(Handle module) { return OK; }
+API Status cuModuleUnload(Handle module) { MAY_FAIL return OK; }
 API Status cuModuleGetFunction(Handle *function, Handle module, const char *name) {
+    MAY_FAIL
     struct function *f = calloc(1, sizeof *f);
     strncpy(f->name, name, sizeof f->name - 1);
     f->text = module;
     return *function = f, OK;
 }
-API Status cuFuncGetAttribute(int *value, int which, Handle f) { return *value = 0, OK; }
-API Status cuFuncSetAttribute(Handle f, int which, int value) { return OK; }
+API Status cuFuncGetAttribute(int *value, int which, Handle f) { MAY_FAIL return *value = 0, OK; }
+API Status cuFuncSetAttribute(Handle f, int which, int value) { MAY_FAIL return OK; }
 API Status cuLaunchKernel(Handle f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, Handle stream, Handle *each, Handle *all) {
+    MAY_FAIL
     struct work w = {.kind = LAUNCH, .function = f, .grid = {x, y, z}, .threads = bx * by * bz, .shared = shared};
     take(&w, each, all);
     enter();
-    return leave(current ? fails("cuLaunchKernel") == OK ? issue(&w, stream) : UNKNOWN : INVALID);
+    return leave(now() ? issue(&w, stream) : INVALID);
 }
 
 struct attribute {
@@ -262,32 +308,36 @@ struct config {
     unsigned count;
 };
 API Status cuLaunchKernelEx(const struct config *c, Handle f, Handle *each, Handle *all) {
+    MAY_FAIL
     struct work w = {.kind = LAUNCH, .function = f, .shared = c->shared};
     memcpy(w.grid, c->grid, sizeof w.grid);
     w.threads = c->block[0] * c->block[1] * c->block[2];
     for (unsigned i = 0; i < c->count; i++) w.overlaps |= c->attributes[i].id == 6 && c->attributes[i].value[0];
     take(&w, each, all);
     enter();
-    return leave(current ? fails("cuLaunchKernelEx") == OK ? issue(&w, c->stream) : UNKNOWN : INVALID);
+    return leave(now() ? issue(&w, c->stream) : INVALID);
 }
 
 /* $FAKE_MEMORY is the largest block that there is. */
 API Status cuMemAlloc_v2(Ptr *at, size_t bytes) {
+    MAY_FAIL
     const char *most = getenv("FAKE_MEMORY");
-    if (!current) return INVALID;
+    if (!now()) return INVALID;
     if (most && bytes > strtoull(most, NULL, 10)) return OUT_OF_MEMORY;
     void *p = NULL;
     if (posix_memalign(&p, 512, bytes)) return OUT_OF_MEMORY;
     memset(p, 0xff, bytes);
     return *at = (Ptr)p, OK;
 }
-API Status cuMemFree_v2(Ptr at) { return current ? free((void *)at), OK : INVALID; }
+API Status cuMemFree_v2(Ptr at) { MAY_FAIL return now() ? free((void *)at), OK : INVALID; }
 API Status cuMemcpyDtoDAsync_v2(Ptr to, Ptr from, size_t n, Handle stream) {
+    MAY_FAIL
     struct work w = {.kind = COPY, .to = (void *)to, .from = (void *)from, .bytes = n};
     enter();
-    return leave(fails("cuMemcpyDtoDAsync_v2") == OK ? issue(&w, stream) : UNKNOWN);
+    return leave(issue(&w, stream));
 }
 API Status cuMemcpyHtoDAsync_v2(Ptr to, const void *from, size_t n, Handle stream) {
+    MAY_FAIL
     struct work w = {.kind = FROM_HOST, .to = (void *)to, .from = from, .bytes = n};
     char text[64];
     sprintf(text, "to device %zu", n);
@@ -296,19 +346,22 @@ API Status cuMemcpyHtoDAsync_v2(Ptr to, const void *from, size_t n, Handle strea
     return leave(issue(&w, stream));
 }
 API Status cuMemcpyHtoD_v2(Ptr to, const void *from, size_t n) {
+    MAY_FAIL
     char text[64];
     sprintf(text, "to device %zu", n);
     note(text);
     return memcpy((void *)to, from, n), OK;
 }
-API Status cuMemsetD8_v2(Ptr at, unsigned char v, size_t n) { return memset((void *)at, v, n), OK; }
+API Status cuMemsetD8_v2(Ptr at, unsigned char v, size_t n) { MAY_FAIL return memset((void *)at, v, n), OK; }
 API Status cuMemsetD8Async(Ptr at, unsigned char v, size_t n, Handle stream) {
+    MAY_FAIL
     struct work w = {.kind = SET, .to = (void *)at, .n = v, .bytes = n};
     note("clear");
     enter();
     return leave(issue(&w, stream));
 }
 API Status cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) {
+    MAY_FAIL
     char text[64];
     sprintf(text, "to host %zu", n);
     note(text);
@@ -316,17 +369,20 @@ API Status cuMemcpyDtoH_v2(void *to, Ptr from, size_t n) {
 }
 
 API Status cuStreamSynchronize(Handle stream) {
+    MAY_FAIL
     enter();
     struct stream *s = stream_of(stream);
     if (s && s->capturing) return leave(INVALID);
     if (s) run_until(s, s->count);
-    return leave(fails("cuStreamSynchronize"));
+    return leave(OK);
 }
 API Status cuStreamIsCapturing(Handle stream, int *status) {
+    MAY_FAIL
     struct stream *s = stream_of(stream);
     return *status = s && s->capturing, OK;
 }
 API Status cuStreamCreate(Handle *stream, unsigned flags) {
+    MAY_FAIL
     if (current == &contexts[1]) note("stream on 1");
     struct stream *s = calloc(1, sizeof *s);
     enter();
@@ -336,18 +392,21 @@ API Status cuStreamCreate(Handle *stream, unsigned flags) {
 }
 /* Its work goes on. */
 API Status cuStreamDestroy_v2(Handle stream) {
+    MAY_FAIL
     enter();
     struct stream *s = stream_of(stream);
     if (s) run_until(s, s->count);
     return leave(OK);
 }
 API Status cuStreamWaitEvent(Handle stream, Handle event, unsigned flags) {
+    MAY_FAIL
     struct event *e = event;
     struct work w = {.kind = WAIT, .other = e->stream, .point = e->point};
     enter();
     return leave(issue(&w, stream));
 }
 API Status cuStreamBeginCapture_v2(Handle stream, int mode) {
+    MAY_FAIL
     enter();
     struct stream *s = stream_of(stream);
     if (!s || s->capturing) return leave(INVALID);
@@ -356,6 +415,7 @@ API Status cuStreamBeginCapture_v2(Handle stream, int mode) {
     return leave(OK);
 }
 API Status cuStreamEndCapture(Handle stream, Handle *graph) {
+    MAY_FAIL
     enter();
     struct stream *s = stream_of(stream);
     note("end capture");
@@ -377,18 +437,37 @@ static void describe(struct work *w, const struct node *n) {
     w->shared = n->shared;
     take(w, n->parameters, n->extra);
 }
-API Status cuGraphCreate(Handle *graph, unsigned flags) { return *graph = calloc(1, sizeof(struct graph)), OK; }
+struct hip_node {
+    unsigned block[3];
+    Handle *extra, function;
+    unsigned grid[3];
+    Handle *parameters;
+    unsigned shared;
+};
+static struct node of_hip(const struct hip_node *n) {
+    struct node same = {.function = n->function, .shared = n->shared, .parameters = n->parameters, .extra = n->extra};
+    memcpy(same.grid, n->grid, sizeof same.grid);
+    memcpy(same.block, n->block, sizeof same.block);
+    return same;
+}
+API Status cuGraphCreate(Handle *graph, unsigned flags) { MAY_FAIL return *graph = calloc(1, sizeof(struct graph)), OK; }
 API Status cuGraphAddKernelNode(Handle *node, Handle graph, const Handle *before, size_t count, const void *parameters) {
+    MAY_FAIL
     struct graph *g = graph;
     if (g->count == 64) return INVALID;
     describe(&g->work[g->count], parameters);
     *node = (Handle)(intptr_t)++g->count;
     return OK;
 }
+API Status hipGraphAddKernelNode(Handle *node, Handle graph, const Handle *before, size_t count, const void *parameters) {
+    struct node same = of_hip(parameters);
+    return cuGraphAddKernelNode(node, graph, before, count, &same);
+}
 struct edge {
     unsigned char from, to, kind, reserved[5];
 };
 API Status cuGraphAddDependencies_v2(Handle graph, const Handle *from, const Handle *to, const struct edge *edges, size_t n) {
+    MAY_FAIL
     for (size_t i = 0; i < n; i++) {
         if ((intptr_t)to[i] != (intptr_t)from[i] + 1) return INVALID;
         ((struct graph *)graph)->work[(intptr_t)to[i] - 1].overlaps = edges[i].kind == 1 && edges[i].from == 1;
@@ -396,13 +475,14 @@ API Status cuGraphAddDependencies_v2(Handle graph, const Handle *from, const Han
     return OK;
 }
 API Status cuGraphInstantiateWithFlags(Handle *ready, Handle graph, uint64_t flags) {
-    if (fails("cuGraphInstantiateWithFlags")) return UNKNOWN;
+    MAY_FAIL
     struct graph *copy = malloc(sizeof *copy);
     memcpy(copy, graph, sizeof *copy);
     note("instantiate");
     return *ready = copy, OK;
 }
 API Status cuGraphExecKernelNodeSetParams(Handle ready, Handle node, const void *parameters) {
+    MAY_FAIL
     struct work *w = &((struct graph *)ready)->work[(intptr_t)node - 1];
     int overlaps = w->overlaps;
     describe(w, parameters);
@@ -410,27 +490,33 @@ API Status cuGraphExecKernelNodeSetParams(Handle ready, Handle node, const void 
     note("set");
     return OK;
 }
+API Status hipGraphExecKernelNodeSetParams(Handle ready, Handle node, const void *parameters) {
+    struct node same = of_hip(parameters);
+    return cuGraphExecKernelNodeSetParams(ready, node, &same);
+}
 API Status cuGraphLaunch(Handle ready, Handle stream) {
+    MAY_FAIL
     struct graph *copy = malloc(sizeof *copy);
     struct work w = {.kind = GRAPH, .to = copy};
     memcpy(copy, ready, sizeof *copy);
     enter();
     return leave(issue(&w, stream));
 }
-API Status cuGraphDestroy(Handle graph) { return free(graph), OK; }
-API Status cuGraphExecDestroy(Handle ready) { return free(ready), OK; }
+API Status cuGraphDestroy(Handle graph) { MAY_FAIL return free(graph), OK; }
+API Status cuGraphExecDestroy(Handle ready) { MAY_FAIL return free(ready), OK; }
 
-API Status cuEventCreate(Handle *event, unsigned flags) { return *event = calloc(1, sizeof(struct event)), OK; }
+API Status cuEventCreate(Handle *event, unsigned flags) { MAY_FAIL return *event = calloc(1, sizeof(struct event)), OK; }
 API Status cuEventRecord(Handle event, Handle stream) {
+    MAY_FAIL
     struct event *e = event;
     enter();
     e->stream = stream_of(stream);
     e->point = e->stream ? e->stream->count : 0;
     return leave(OK);
 }
-API Status cuEventSynchronize(Handle event) { return OK; }
-API Status cuEventElapsedTime(float *ms, Handle start, Handle end) { return *ms = 1, OK; }
-API Status cuEventDestroy_v2(Handle event) { return free(event), OK; }
+API Status cuEventSynchronize(Handle event) { MAY_FAIL return OK; }
+API Status cuEventElapsedTime(float *ms, Handle start, Handle end) { MAY_FAIL return *ms = 1, OK; }
+API Status cuEventDestroy_v2(Handle event) { MAY_FAIL return free(event), OK; }
 
 /* cuBLAS: handles remember their stream. Products of float32, columns first. */
 API Status cublasCreate_v2(Handle *handle) { return *handle = calloc(1, sizeof(Handle)), OK; }
@@ -456,4 +542,58 @@ API Status cublasGemmStridedBatchedEx(Handle handle, int ta, int tb, int m, int 
         status = cublasGemmEx(handle, ta, tb, m, n, k, alpha, (const float *)a + i * sa, ka, la,
                               (const float *)b + i * sb, kb, lb, beta, (float *)c + i * sc, kc, lc, compute, algorithm);
     return status;
+}
+
+/* Names of the two vendors for the same function; those of the second list have definitions of their own above. */
+#define PAIRS(P)                                         \
+    P(cuDriverGetVersion, hipDriverGetVersion)           \
+    P(cuGetErrorName, hipDrvGetErrorName)                \
+    P(cuGetErrorString, hipDrvGetErrorString)            \
+    P(cuDeviceGetCount, hipGetDeviceCount)               \
+    P(cuCtxSynchronize, hipDeviceSynchronize)            \
+    P(cuModuleLoadData, hipModuleLoadData)               \
+    P(cuModuleUnload, hipModuleUnload)                   \
+    P(cuModuleGetFunction, hipModuleGetFunction)         \
+    P(cuFuncGetAttribute, hipFuncGetAttribute)           \
+    P(cuLaunchKernel, hipModuleLaunchKernel)             \
+    P(cuMemAlloc_v2, hipMalloc)                          \
+    P(cuMemFree_v2, hipFree)                             \
+    P(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)          \
+    P(cuMemcpyHtoD_v2, hipMemcpyHtoD)                    \
+    P(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)          \
+    P(cuMemsetD8_v2, hipMemsetD8)                        \
+    P(cuMemsetD8Async, hipMemsetD8Async)                 \
+    P(cuMemcpyDtoH_v2, hipMemcpyDtoH)                    \
+    P(cuStreamCreate, hipStreamCreateWithFlags)          \
+    P(cuStreamDestroy_v2, hipStreamDestroy)              \
+    P(cuStreamSynchronize, hipStreamSynchronize)         \
+    P(cuStreamWaitEvent, hipStreamWaitEvent)             \
+    P(cuStreamIsCapturing, hipStreamIsCapturing)         \
+    P(cuStreamBeginCapture_v2, hipStreamBeginCapture)    \
+    P(cuStreamEndCapture, hipStreamEndCapture)           \
+    P(cuGraphCreate, hipGraphCreate)                     \
+    P(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags) \
+    P(cuGraphLaunch, hipGraphLaunch)                     \
+    P(cuGraphDestroy, hipGraphDestroy)                   \
+    P(cuGraphExecDestroy, hipGraphExecDestroy)           \
+    P(cuEventCreate, hipEventCreateWithFlags)            \
+    P(cuEventRecord, hipEventRecord)                     \
+    P(cuEventSynchronize, hipEventSynchronize)           \
+    P(cuEventElapsedTime, hipEventElapsedTime)           \
+    P(cuEventDestroy_v2, hipEventDestroy)
+#define OTHER_PAIRS(P)                                   \
+    P(cuGraphAddKernelNode, hipGraphAddKernelNode)       \
+    P(cuGraphExecKernelNodeSetParams, hipGraphExecKernelNodeSetParams)
+
+#define ALIAS(cuda, hip) API __typeof(cuda) hip __attribute__((alias(#cuda)));
+PAIRS(ALIAS)
+
+#define NAMES(cuda, hip) {#cuda, #hip},
+static const char *const names[][2] = {PAIRS(NAMES) OTHER_PAIRS(NAMES)};
+static int is_same(const char *name, const char *text, size_t n) { return strlen(name) == n && !strncmp(name, text, n); }
+static int is_named(const char *function, const char *text, size_t n) {
+    if (is_same(function, text, n)) return 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i][0], function) && is_same(names[i][1], text, n)) return 1;
+    return 0;
 }

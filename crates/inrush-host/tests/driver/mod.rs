@@ -1,14 +1,26 @@
 //! Tests in a process whose driver is the small C library `fake.c`.
 
 use inrush_base::DType;
+use inrush_host::gpu::driver::Driver;
+use inrush_host::program::Device;
 use inrush_program::BinaryInfo;
 use inrush_runtime::triton::{Binary, MachineCode};
 use inrush_runtime::{Tensor, Value};
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Set in processes that have the driver.
 const INSIDE: &str = "INRUSH_FAKE_DRIVER";
+/// Set there to the kind of the device.
+const KIND: &str = "INRUSH_FAKE_KIND";
+
+/// The kinds of devices that the library is a driver of, with the name of the library.
+const KINDS: [(&str, &str); 2] = [("cuda", "libcuda.so.1"), ("rocm", "libamdhip64.so.7")];
+
+/// Every kind.
+#[allow(dead_code)] // Not every test is of all.
+pub const ALL: &[&str] = &["cuda", "rocm"];
 
 /// The machine that a test sees.
 pub struct Machine {
@@ -19,8 +31,12 @@ pub struct Machine {
     pub has_cublas: bool,
     /// Work waits in its stream until something waits for the stream.
     pub is_late: bool,
-    /// A function that fails, and the number of calls that succeed before (`cuMemAlloc_v2:3`).
-    pub fails: Option<&'static str>,
+    /// A function that fails, and the number of calls that succeed before (`cuMemAlloc_v2:3`). CUDA's names stand for HIP's too.
+    pub fails: Option<String>,
+    /// The kinds of devices that the test is of; it runs once for each.
+    pub kinds: &'static [&'static str],
+    /// The architecture of AMD's, with its features.
+    pub arch: &'static str,
 }
 
 impl Default for Machine {
@@ -31,6 +47,8 @@ impl Default for Machine {
             has_cublas: true,
             is_late: false,
             fails: None,
+            kinds: &["cuda"],
+            arch: "gfx942:sramecc+:xnack-",
         }
     }
 }
@@ -40,14 +58,17 @@ pub fn with_driver(name: &str, machine: Machine, body: fn(&Path)) {
     if let Some(folder) = std::env::var_os(INSIDE) {
         return body(Path::new(&folder));
     }
+    for kind in machine.kinds {
+        run(name, &machine, kind);
+    }
+}
+
+/// Runs a test in a process of its own.
+fn run(name: &str, machine: &Machine, kind: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("libcuda.so.1");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver/fake.c");
-    let done = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
-        .args([&library, &source])
-        .status();
-    assert!(done.unwrap().success());
+    let (_, library) = KINDS.into_iter().find(|k| k.0 == kind).unwrap();
+    let library = folder.path().join(library);
+    std::fs::copy(compiled(), &library).unwrap();
     if machine.has_cublas {
         // One file: both names are the same library to the loader.
         std::os::unix::fs::symlink(&library, folder.path().join("libcublas.so.12")).unwrap();
@@ -58,11 +79,13 @@ pub fn with_driver(name: &str, machine: Machine, body: fn(&Path)) {
         .env("LD_LIBRARY_PATH", folder.path())
         .env("FAKE_LOG", folder.path().join("log"))
         .env("FAKE_CAPABILITY", machine.capability.to_string())
+        .env("FAKE_ARCH", machine.arch)
+        .env(KIND, kind)
         .env(INSIDE, folder.path());
     if machine.is_late {
         child.env("FAKE_LATE", "1");
     }
-    if let Some(text) = machine.fails {
+    if let Some(text) = &machine.fails {
         child.env("FAKE_FAIL", text);
     }
     if let Some(bytes) = machine.memory {
@@ -71,8 +94,52 @@ pub fn with_driver(name: &str, machine: Machine, body: fn(&Path)) {
     let out = child.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     let error = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{text}\n{error}");
+    assert!(out.status.success(), "{kind}: {text}\n{error}");
     assert!(text.contains("1 passed"), "{text}");
+}
+
+/// Returns true in a process that has the driver.
+#[allow(dead_code)] // Most tests need not know.
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
+
+/// Returns the first device of the test's kind.
+#[allow(dead_code)] // Some tests name theirs.
+pub fn gpu() -> Device {
+    let kind = std::env::var(KIND).unwrap_or_else(|_| "cuda".into());
+    inrush_host::native::device::parse(&kind).unwrap()
+}
+
+/// Returns true if the test's device is AMD's.
+#[allow(dead_code)] // Likewise.
+pub fn is_amd() -> bool {
+    std::env::var(KIND).is_ok_and(|kind| kind == "rocm")
+}
+
+/// Returns the driver of the test's kind.
+#[allow(dead_code)] // Likewise.
+pub fn driver() -> Driver {
+    inrush_host::devices::driver(gpu()).unwrap()
+}
+
+/// Compiles the library, once for each text of it.
+fn compiled() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver/fake.c");
+    let mut digest = std::hash::DefaultHasher::new();
+    std::fs::read(&source).unwrap().hash(&mut digest);
+    let kept =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{:x}.so", digest.finish()));
+    if !kept.exists() {
+        let made = kept.with_extension(std::process::id().to_string());
+        let done = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
+            .args([&made, &source])
+            .status();
+        assert!(done.unwrap().success());
+        std::fs::rename(&made, &kept).unwrap();
+    }
+    kept
 }
 
 /// Returns the driver's log since the last look.

@@ -133,6 +133,21 @@ pub fn chain(count: usize) -> (Vec<Step>, usize) {
     (steps, count + 1)
 }
 
+/// Returns the target of a device: an H100, or an MI300X.
+fn target(device: Device) -> GpuTarget {
+    let is_amd = inrush_host::devices::name(device).starts_with("rocm");
+    let (backend, arch, warp) = if is_amd {
+        ("hip", "gfx942", 64)
+    } else {
+        ("cuda", "90", 32)
+    };
+    GpuTarget {
+        backend: backend.into(),
+        arch: arch.into(),
+        warp,
+    }
+}
+
 pub fn program(
     device: Device,
     steps: Vec<Step>,
@@ -181,11 +196,7 @@ pub fn program(
         vector_math: false,
         gpu: Some(Gpu {
             graphs: false,
-            target: GpuTarget {
-                backend: "cuda".into(),
-                arch: "90".into(),
-                warp: 32,
-            },
+            target: target(device),
             device,
             kernels: vec![GpuKernel {
                 symbol: "twice".into(),

@@ -61,7 +61,7 @@ impl Place {
 
     /// Returns PyTorch's name of the device.
     pub fn name(&self) -> String {
-        devices::torch_name(self.device())
+        devices::name(self.device())
     }
 
     /// Returns the device of the graph's tensors.

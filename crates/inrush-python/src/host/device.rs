@@ -5,7 +5,7 @@ use super::triton;
 use crate::errors::raise;
 use inrush_base::{Caps, Error};
 use inrush_host::devices::{self, Executed, Properties};
-use inrush_host::gpu::driver::{Driver, Stream};
+use inrush_host::gpu::driver::Stream;
 use inrush_host::gpu::tune::{Bench, Current};
 use inrush_host::program::Device;
 use inrush_program::GpuTarget;
@@ -138,7 +138,7 @@ impl On {
         if unsafe { (functions.create_guard)(device.index, &mut guard) } != 0 {
             return Err(raise(Error::machine(format!(
                 "the device `{}` cannot be used",
-                devices::torch_name(device)
+                devices::name(device)
             ))));
         }
         let mut on = On {
@@ -146,7 +146,7 @@ impl On {
             guard,
             stream: Stream(0),
         };
-        let driver = Driver::get().map_err(raise)?;
+        let driver = devices::driver(device).map_err(raise)?;
         driver.ensure_current(device.index).map_err(raise)?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: likewise.
@@ -198,9 +198,11 @@ pub fn caps(py: Python<'_>, device: Device) -> PyResult<(Caps, GpuTarget)> {
     let kind = kind(device)?;
     let p = module(py, &kind)?.call_method1("get_device_properties", (device.index,))?;
     let number = |name: &str| -> PyResult<u32> { p.getattr(name)?.extract() };
+    let (major, minor) = (number("major")?, number("minor")?);
     let properties = Properties {
-        major: number("major")?,
-        minor: number("minor")?,
+        arch: format!("{major}{minor}"),
+        major,
+        minor,
         multiprocessors: number("multi_processor_count")?,
         resident_threads: number("max_threads_per_multi_processor")?,
         registers: number("regs_per_multiprocessor")?,
@@ -231,7 +233,7 @@ pub fn bench(
     };
     let pool = triton::pool(py)?;
     Ok(Bench::new(
-        Box::new(current),
+        (device, Box::new(current)),
         name,
         target,
         pool,

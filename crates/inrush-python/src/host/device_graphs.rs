@@ -11,8 +11,9 @@ use super::shim::{Handle, Shims};
 use super::steps::out_of_memory;
 use super::tensor::Owned;
 use crate::errors::raise;
+use inrush_host::devices;
 use inrush_host::dtype_of;
-use inrush_host::gpu::driver::{Driver, Stream};
+use inrush_host::gpu::driver::Stream;
 use inrush_host::gpu::plan::written;
 use inrush_host::program::{Device, HostProgram, Out};
 use pyo3::exceptions::PyRuntimeError;
@@ -114,7 +115,7 @@ impl Made {
         match self.dense {
             Some(0) => {}
             Some(bytes) => {
-                let driver = Driver::get().map_err(raise)?;
+                let driver = devices::driver(self.device).map_err(raise)?;
                 // SAFETY: both tensors are as long; the graph's stays, the other is the stream's until it is released.
                 unsafe { driver.copy(to, self.address, bytes, stream) }.map_err(raise)?;
             }
@@ -231,7 +232,7 @@ impl Graphs {
             seen.0 = *address;
         }
         entry.calls += 1;
-        if entry.calls <= WARM || capturing(stream)? {
+        if entry.calls <= WARM || capturing(device, stream)? {
             return Ok(Todo::Run);
         }
         // An argument that was read in place has moved: its address is part of the recorded
@@ -301,8 +302,8 @@ fn addresses(
 }
 
 /// Returns true if the stream is captured already. The steps become part of that capture.
-fn capturing(stream: usize) -> PyResult<bool> {
-    let driver = Driver::get().map_err(raise)?;
+fn capturing(device: Device, stream: usize) -> PyResult<bool> {
+    let driver = devices::driver(device).map_err(raise)?;
     driver.is_capturing(Stream(stream)).map_err(raise)
 }
 

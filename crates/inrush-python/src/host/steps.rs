@@ -4,7 +4,7 @@ use super::run::{Call, laid_out, run_error, scalar, share};
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
 use inrush_base::same_strides;
-use inrush_host::devices::torch_name;
+use inrush_host::devices;
 use inrush_host::gpu::plan::{CheckInput, Op, Plain};
 use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
 use inrush_host::program::{Device, Out, StepKind};
@@ -232,7 +232,7 @@ pub fn raise_stop(
 /// Returns PyTorch's exception for too little memory, by asking for the memory once more: its message tells how the rest is
 /// used.
 pub fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
-    let name = torch_name(device);
+    let name = devices::name(device);
     let ask = || -> PyResult<PyErr> {
         let torch = py.import("torch")?;
         let options = PyDict::new(py);

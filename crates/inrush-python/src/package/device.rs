@@ -39,7 +39,7 @@ struct Torch {
 
 impl fmt::Debug for Torch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PyTorch on {}", devices::torch_name(self.device))
+        write!(f, "PyTorch on {}", devices::name(self.device))
     }
 }
 
@@ -165,13 +165,13 @@ impl DevicePackage {
             let on: String = arg.getattr("device")?.str()?.extract()?;
             return Err(named(Error::input(format!(
                 "it is on {on}, the package was loaded for {}",
-                devices::torch_name(self.torch.device)
+                devices::name(self.torch.device)
             ))));
         }
         let dtype =
             dtype_of(code).ok_or_else(|| named(Error::input("it has no dtype of inrush")))?;
         let layout = (sizes.to_vec(), strides.to_vec());
-        let at = (address, self.torch.device.index);
+        let at = (address, self.torch.device);
         // SAFETY: the tensor is on the device, and the caller holds it.
         unsafe { DeviceTensor::foreign(dtype, layout, at, owner) }.map_err(named)
     }
@@ -339,6 +339,16 @@ pub fn load_device_package(
     let in_file = |e: Error| raise(e.in_file(path.display().to_string()));
     let package = py.detach(|| Package::open(&path)).map_err(raise)?;
     check_kind(&package, device).map_err(in_file)?;
+    // Tensors of PyTorch do not tell kinds apart that share its name.
+    let shares = |k: &devices::Executed| k.device.name != k.device.torch_name;
+    if devices::by_torch_number(device.kind)
+        .as_ref()
+        .is_some_and(shares)
+    {
+        return Err(raise(Error::unsupported(format!(
+            "`{on}`: packages run on such devices without PyTorch; `inrush_runtime.load` takes its tensors by DLPack"
+        ))));
+    }
     if !present(py, device)? {
         return Err(raise(Error::machine(format!(
             "`{on}`: PyTorch sees no such device on this machine"

@@ -1,7 +1,7 @@
 //! Batches of launches that the driver makes once and calls issue as one.
 
 use super::{CachedTensors, Code, Engine, Frame, Stop};
-use crate::gpu::driver::{Driver, List};
+use crate::gpu::driver::List;
 use crate::gpu::plan;
 use crate::host::Host;
 use rustc_hash::FxHashMap;
@@ -104,7 +104,7 @@ impl<H: Host> Frame<'_, H> {
             Err(true) => None,
             Err(false) => return one_by_one(),
         };
-        let driver = Driver::get().map_err(Stop::Failed)?;
+        let driver = self.driver().map_err(Stop::Failed)?;
         // What others capture is to be made of launches.
         if driver.is_capturing(self.stream).map_err(Stop::Failed)? {
             if let Some(list) = found {

@@ -1,9 +1,11 @@
 //! Steps that need no interpreter.
 
 use super::{BoundPlan, CachedTensors, Code, Frame, Stop};
+use crate::devices;
 use crate::gpu::driver::{Driver, Kernel};
 use crate::gpu::plan::{self, Launch, Op, Plan};
 use crate::host::Host;
+use crate::program::Device;
 use crate::shape::Shape;
 use inrush_base::Error;
 use smallvec::SmallVec;
@@ -69,8 +71,13 @@ impl<H: Host> Frame<'_, H> {
         }
     }
 
-    pub(in crate::gpu) fn device_index(&self) -> i32 {
-        self.engine.device.index
+    pub(in crate::gpu) fn device(&self) -> Device {
+        self.engine.device
+    }
+
+    /// Returns the driver of the program's device.
+    pub(in crate::gpu) fn driver(&self) -> Result<Driver, Error> {
+        devices::driver(self.engine.device)
     }
 
     /// Returns memory of the device, from the host's allocator.
@@ -96,7 +103,7 @@ impl<H: Host> Frame<'_, H> {
             }
             // Other streams may read it.
             if let Code::Device(_) = self.code {
-                let driver = Driver::get().map_err(Stop::Failed)?;
+                let driver = self.driver().map_err(Stop::Failed)?;
                 driver.synchronize(self.stream).map_err(Stop::Failed)?;
             }
             loaded.insert(*step, (owned, address));
@@ -155,7 +162,7 @@ impl<H: Host> Frame<'_, H> {
             bytes[at..at + 8].copy_from_slice(&address.to_le_bytes());
         }
         for map in &l.maps {
-            map.write(&mut bytes)?;
+            map.write(&mut bytes, self.engine.device)?;
         }
         Ok(bytes)
     }
@@ -187,7 +194,7 @@ impl<H: Host> Frame<'_, H> {
         let (to, from, bytes) = (address(c.to), address(c.from), c.bytes as usize);
         match self.code {
             Code::Device(_) => {
-                let driver = Driver::get().map_err(Stop::Failed)?;
+                let driver = self.driver().map_err(Stop::Failed)?;
                 // SAFETY: both are tensors of these bytes, which live as the arguments of launches do.
                 unsafe { driver.copy(to, from, bytes, self.stream) }.map_err(Stop::Failed)
             }

@@ -2,7 +2,8 @@
 //!
 //! The driver's functions for it exist from CUDA 12.3 on. An older driver launches such kernels one after the other.
 
-use super::{Handle, Kernel, Status, Stream};
+use inrush_driver::calls::{Parameters, Status};
+use inrush_driver::{Handle, Stream};
 use libloading::Library;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -71,15 +72,8 @@ impl Api {
     /// Starts a grid that may overlap with the kernel before it in the stream.
     ///
     /// # Safety
-    /// Those of [`Kernel::launch`]; one of the two lists of arguments is null.
-    pub(super) unsafe fn launch(
-        &self,
-        kernel: &Kernel,
-        grid: [u32; 3],
-        stream: Stream,
-        each: *mut Handle,
-        all: *mut Handle,
-    ) -> Status {
+    /// Those of [`inrush_driver::Api::launch`].
+    pub(super) unsafe fn launch(&self, p: &Parameters<'_>, stream: Stream) -> Status {
         let attribute = Attribute {
             id: PROGRAMMATIC_STREAM_SERIALIZATION,
             _padding: 0,
@@ -87,15 +81,15 @@ impl Api {
             _rest: [0; 15],
         };
         let config = Config {
-            grid,
-            block: [kernel.threads, 1, 1],
-            shared: kernel.shared,
+            grid: p.launch.grid,
+            block: [p.launch.threads, 1, 1],
+            shared: p.launch.shared,
             stream: stream.0 as Handle,
             attributes: &attribute,
             count: 1,
         };
         // SAFETY: by the caller's contract; the driver copies what it is shown.
-        unsafe { (self.launch)(&config, kernel.function, each, all) }
+        unsafe { (self.launch)(&config, p.launch.function, p.each, p.all) }
     }
 
     /// Orders two kernels of a graph, the second of which may overlap with the first.

@@ -1,19 +1,15 @@
 //! Streams, their order among each other, and the context of the calling thread.
 
-use super::recording::{NON_BLOCKING, while_nothing_is_recorded};
-use super::{Context, DevicePtr, Driver, Handle, Stream};
+use crate::recording::while_nothing_is_recorded;
+use crate::{Context, DevicePtr, Driver, Handle, Stream};
 use inrush_base::Result;
-
-/// `CU_EVENT_DISABLE_TIMING`.
-const WITHOUT_TIME: u32 = 2;
 
 /// A context that is current on the calling thread until this is dropped. The one before is current again then.
 ///
 /// Other users of the driver in the process (PyTorch, most of all) count on their context staying current.
 pub struct Entered {
     driver: Driver,
-    /// The context that was current; null for none.
-    before: usize,
+    before: Option<Context>,
     /// Another context was made current, or none was there.
     changed: bool,
     /// Contexts are current on one thread.
@@ -43,18 +39,14 @@ impl Driver {
     /// # Errors
     /// Those of the driver.
     pub fn enter(&self, context: Context) -> Result<Entered> {
-        let mut before: Handle = std::ptr::null_mut();
-        // SAFETY: the pointer is to a handle.
-        self.check("cuCtxGetCurrent", unsafe {
-            (self.0.context_current)(&mut before)
-        })?;
-        let changed = before as usize != context.0;
+        let before = self.api().current()?;
+        let changed = before != Some(context);
         if changed {
             self.set_current(context)?;
         }
         Ok(Entered {
             driver: self.clone(),
-            before: before as usize,
+            before,
             changed,
             _thread: std::marker::PhantomData,
         })
@@ -65,14 +57,9 @@ impl Driver {
     /// # Errors
     /// Those of the driver.
     pub fn own_stream(&self) -> Result<OwnedStream> {
-        let mut stream: Handle = std::ptr::null_mut();
-        // SAFETY: the pointer is to a handle.
-        self.check("cuStreamCreate", unsafe {
-            (self.0.stream_create)(&mut stream, NON_BLOCKING)
-        })?;
         Ok(OwnedStream {
+            stream: self.api().stream()?,
             driver: self.clone(),
-            stream: Stream(stream as usize),
         })
     }
 
@@ -81,14 +68,9 @@ impl Driver {
     /// # Errors
     /// Those of the driver.
     pub fn marker(&self) -> Result<Marker> {
-        let mut handle: Handle = std::ptr::null_mut();
-        // SAFETY: the pointer is to a handle.
-        self.check("cuEventCreate", unsafe {
-            (self.0.event_create)(&mut handle, WITHOUT_TIME)
-        })?;
         Ok(Marker {
+            handle: self.api().event(false)?,
             driver: self.clone(),
-            handle,
         })
     }
 
@@ -97,12 +79,7 @@ impl Driver {
     /// # Errors
     /// Those of the driver, and of work that failed.
     pub fn synchronize_all(&self) -> Result<()> {
-        while_nothing_is_recorded(|| {
-            // SAFETY: the function takes nothing.
-            self.check("cuCtxSynchronize", unsafe {
-                (self.0.context_synchronize)()
-            })
-        })
+        while_nothing_is_recorded(|| self.api().synchronize_all())
     }
 
     /// Copies bytes to the device, in the order of the stream's work.
@@ -115,17 +92,15 @@ impl Driver {
             return Ok(());
         }
         // SAFETY: by the caller's contract.
-        self.check("cuMemcpyHtoDAsync", unsafe {
-            (self.0.to_device_later)(to, data.as_ptr().cast(), data.len(), stream.0 as Handle)
-        })
+        unsafe { self.api().write_later(to, data, stream) }
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         if self.changed {
-            // SAFETY: the context was current before, or there was none.
-            _ = unsafe { (self.driver.0.context_set)(self.before as Handle) };
+            // A device that failed is of no use any more.
+            _ = self.driver.api().set_current(self.before);
         }
     }
 }
@@ -139,8 +114,8 @@ impl OwnedStream {
 
 impl Drop for OwnedStream {
     fn drop(&mut self) {
-        // SAFETY: the stream is used by its owner alone; the driver finishes work that was issued.
-        _ = unsafe { (self.driver.0.stream_destroy)(self.stream.0 as Handle) };
+        // SAFETY: the stream is used by its owner alone.
+        unsafe { self.driver.api().destroy_stream(self.stream) };
     }
 }
 
@@ -150,10 +125,8 @@ impl Marker {
     /// # Errors
     /// Those of the driver.
     pub fn record(&self, stream: Stream) -> Result<()> {
-        // SAFETY: the event exists; the caller vouches for the stream.
-        self.driver.check("cuEventRecord", unsafe {
-            (self.driver.0.event_record)(self.handle, stream.0 as Handle)
-        })
+        // SAFETY: the event exists.
+        unsafe { self.driver.api().record_event(self.handle, stream) }
     }
 
     /// Has later work of the stream wait for what the marker stands for.
@@ -161,16 +134,14 @@ impl Marker {
     /// # Errors
     /// Those of the driver.
     pub fn wait(&self, stream: Stream) -> Result<()> {
-        // SAFETY: the event exists; the caller vouches for the stream.
-        self.driver.check("cuStreamWaitEvent", unsafe {
-            (self.driver.0.stream_wait)(stream.0 as Handle, self.handle, 0)
-        })
+        // SAFETY: the event exists.
+        unsafe { self.driver.api().wait_for(self.handle, stream) }
     }
 }
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        // SAFETY: the event is not used any more; the driver keeps what work still needs of it.
-        _ = unsafe { (self.driver.0.event_destroy)(self.handle) };
+        // SAFETY: the event is not used any more.
+        unsafe { self.driver.api().destroy_event(self.handle) };
     }
 }

@@ -1,42 +1,19 @@
 //! Tensor maps: what the copy engine of Hopper and later is told of a tensor.
 
-use super::{DevicePtr, Driver, Status};
 use inrush_base::{Error, Result};
-use std::ffi::{c_int, c_void};
-
-/// `cuTensorMapEncodeTiled`: the map, element type, rank, address, sizes, strides, box, steps between elements, interleaving,
-/// swizzle, promotion in the second cache, what stands for elements beyond the end.
-pub(super) type Encode = unsafe extern "C" fn(
-    *mut TensorMap,
-    c_int,
-    u32,
-    *mut c_void,
-    *const u64,
-    *const u64,
-    *const u32,
-    *const u32,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-) -> Status;
 
 /// Dimensions at most.
-const MAX_RANK: usize = 5;
-/// `CU_TENSOR_MAP_INTERLEAVE_NONE`, `CU_TENSOR_MAP_L2_PROMOTION_L2_128B`, `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: Triton's choices,
-/// which its code relies on.
-const INTERLEAVE: c_int = 0;
-const PROMOTION: c_int = 2;
-const FILL: c_int = 0;
-
+pub const MAX_RANK: usize = 5;
 /// A map as kernels take it, by value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(C, align(64))]
-pub struct TensorMap([u8; TensorMap::BYTES]);
+pub struct TensorMap(pub [u8; TensorMap::BYTES]);
 
 impl TensorMap {
+    /// Bytes of a map.
     pub const BYTES: usize = 128;
 
+    /// Returns the map as kernels read it.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -45,18 +22,22 @@ impl TensorMap {
 /// All of a tensor that its map says, but for the address.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
-    /// The driver's number of the type, and the size of an element.
-    element: u32,
-    swizzle: u32,
-    rank: usize,
-    /// From the fastest dimension to the slowest; strides in bytes, without the fastest one's.
-    sizes: [u64; MAX_RANK],
-    strides: [u64; MAX_RANK],
-    block: [u32; MAX_RANK],
+    /// The driver's number of the element type.
+    pub element: u32,
+    /// The driver's number of the order of bytes in shared memory.
+    pub swizzle: u32,
+    /// Number of dimensions.
+    pub rank: usize,
+    /// Sizes from the fastest dimension to the slowest.
+    pub sizes: [u64; MAX_RANK],
+    /// Strides in bytes, in the same order, without the fastest dimension's.
+    pub strides: [u64; MAX_RANK],
+    /// Sizes of a tile, in the same order.
+    pub block: [u32; MAX_RANK],
 }
 
 impl Tensor {
-    /// `sizes`, `strides` (in elements) and `block` go from the slowest dimension to the fastest.
+    /// Describes a tensor. `sizes`, `strides` (in elements) and `block` go from the slowest dimension to the fastest.
     ///
     /// # Errors
     /// Where the lists do not fit each other, or the copy engine takes no such tensor.
@@ -102,39 +83,6 @@ impl Tensor {
             1 => Ok(out),
             _ => Err(refused()),
         }
-    }
-}
-
-impl Driver {
-    /// The map of a tensor at an address.
-    ///
-    /// # Errors
-    /// Where the driver has no tensor maps or refuses this one.
-    pub fn tensor_map(&self, tensor: &Tensor, address: DevicePtr) -> Result<TensorMap> {
-        let encode = (self.0.map_encode).ok_or_else(|| {
-            Error::machine("the CUDA driver is too old: it has no `cuTensorMapEncodeTiled`")
-        })?;
-        let mut map = TensorMap([0; TensorMap::BYTES]);
-        let steps = [1u32; MAX_RANK];
-        // SAFETY: the map is aligned as the driver wants it; the lists hold as many numbers as any rank needs. The address is
-        // written down, not read.
-        self.check("cuTensorMapEncodeTiled", unsafe {
-            encode(
-                &mut map,
-                tensor.element as c_int,
-                tensor.rank as u32,
-                address as *mut c_void,
-                tensor.sizes.as_ptr(),
-                tensor.strides.as_ptr(),
-                tensor.block.as_ptr(),
-                steps.as_ptr(),
-                INTERLEAVE,
-                tensor.swizzle as c_int,
-                PROMOTION,
-                FILL,
-            )
-        })?;
-        Ok(map)
     }
 }
 

@@ -1,27 +1,32 @@
 //! On a machine with a GPU: loads a kernel that adds one to `n` floats, launches it, checks the result, and times a chain of
 //! launches on the host and on the device.
 //!
-//! `driver_check CUBIN SYMBOL WARPS SHARED BLOCK`; the kernel's parameters are an address and a 32-bit integer.
+//! `driver_check DEVICE BINARY SYMBOL THREADS SHARED BLOCK`; the kernel's parameters are an address and a 32-bit integer.
 
 use inrush_base::{Error, Result};
-use inrush_cuda::driver::{Arguments, Driver, Stream};
+use inrush_host::devices;
+use inrush_host::gpu::driver::{Arguments, Stream};
+use inrush_host::native::device;
 use std::time::Instant;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [cubin, symbol, warps, shared, block] = words.as_slice() else {
-        return Err(Error::input("usage: CUBIN SYMBOL WARPS SHARED BLOCK"));
+    let [on, binary, symbol, threads, shared, block] = words.as_slice() else {
+        return Err(Error::input(
+            "usage: DEVICE BINARY SYMBOL THREADS SHARED BLOCK",
+        ));
     };
     let number = |s: &String| {
         s.parse::<u32>()
             .map_err(|_| Error::input(format!("`{s}` is no number")))
     };
-    let (warps, shared, block) = (number(warps)?, number(shared)?, number(block)?);
-    let code = std::fs::read(cubin).map_err(|e| Error::input(format!("{cubin}: {e}")))?;
-    let driver = Driver::get()?;
-    driver.make_current(0)?;
+    let (threads, shared, block) = (number(threads)?, number(shared)?, number(block)?);
+    let code = std::fs::read(binary).map_err(|e| Error::input(format!("{binary}: {e}")))?;
+    let on = device::parse(on)?;
+    let driver = devices::driver(on)?;
+    driver.make_current(on.index)?;
     println!("driver {}", driver.version()?);
-    let kernel = driver.load(&code, symbol, 32 * warps, shared)?;
+    let kernel = driver.load(&code, symbol, threads, shared)?;
     let (registers, spilled) = kernel.resources()?;
     println!("{registers} registers, {spilled} bytes spilled");
 

@@ -1,17 +1,11 @@
 //! Work issued on a stream, kernels of libraries included, recorded to be issued again as one.
 //!
-//! Unlike a [`super::List`], a recording cannot be updated: it is valid for the addresses that it was made with.
+//! Unlike a [`crate::List`], a recording cannot be updated: it is valid for the addresses that it was made with.
 
-use super::{Driver, Handle, Stream};
+use crate::{Driver, Handle, Stream};
 use inrush_base::{Error, Result};
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
-
-/// `CU_STREAM_NON_BLOCKING`.
-pub(super) const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what other threads do, and libraries that load a kernel, does no harm.
-const RELAXED: c_int = 2;
 
 /// Held while work is recorded: the driver refuses to wait for a whole context meanwhile.
 static RECORDS: Mutex<()> = Mutex::new(());
@@ -54,14 +48,12 @@ pub struct Recording {
 unsafe impl Send for Recording {}
 
 impl Driver {
-    /// A stream of its own, which lives as long as the process.
+    /// Makes a stream of its own, which lives as long as the process.
+    ///
+    /// # Errors
+    /// Those of the driver.
     pub fn stream(&self) -> Result<Stream> {
-        let mut stream: Handle = std::ptr::null_mut();
-        // SAFETY: the pointer is to a handle.
-        self.check("cuStreamCreate", unsafe {
-            (self.0.stream_create)(&mut stream, NON_BLOCKING)
-        })?;
-        Ok(Stream(stream as usize))
+        self.api().stream()
     }
 
     /// Records what `issue` issues on `stream`, none of which runs.
@@ -82,31 +74,23 @@ impl Driver {
         stream: Stream,
         issue: impl FnOnce() -> Result<()>,
     ) -> Result<Recording> {
-        // SAFETY: the caller vouches for the stream.
-        self.check("cuStreamBeginCapture", unsafe {
-            (self.0.capture_begin)(stream.0 as Handle, RELAXED)
-        })?;
+        let api = self.api();
+        api.begin_capture(stream)?;
         let issued = issue();
-        let mut graph: Handle = std::ptr::null_mut();
-        // SAFETY: likewise; the pointer is to a handle.
-        let ended = unsafe { (self.0.capture_end)(stream.0 as Handle, &mut graph) };
-        let mut recording = Recording {
-            driver: self.clone(),
-            ready: std::ptr::null_mut(),
-        };
-        let made = issued
-            .and_then(|()| self.check("cuStreamEndCapture", ended))
-            .and_then(|()| {
-                // SAFETY: the graph is whole.
-                self.check("cuGraphInstantiate", unsafe {
-                    (self.0.graph_instantiate)(&mut recording.ready, graph, 0)
-                })
-            });
-        if !graph.is_null() {
+        let ended = api.end_capture(stream);
+        // SAFETY: the graph is whole.
+        let ready = issued
+            .and_then(|()| unsafe { api.instantiate(*ended.as_ref().map_err(Clone::clone)?) });
+        if let Ok(graph) = ended
+            && !graph.is_null()
+        {
             // SAFETY: the graph is not used any more; what is ready has a copy.
-            _ = unsafe { (self.0.graph_destroy)(graph) };
+            unsafe { api.destroy_graph(graph) };
         }
-        made.map(|()| recording)
+        Ok(Recording {
+            driver: self.clone(),
+            ready: ready?,
+        })
     }
 }
 
@@ -118,16 +102,13 @@ impl Recording {
     /// current context.
     pub unsafe fn launch(&self, stream: Stream) -> Result<()> {
         // SAFETY: by the caller's contract.
-        let status = unsafe { (self.driver.0.graph_launch)(self.ready, stream.0 as Handle) };
-        self.driver.check("cuGraphLaunch", status)
+        unsafe { self.driver.api().replay(self.ready, stream) }
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if !self.ready.is_null() {
-            // SAFETY: nobody else has the handle; the driver keeps what still runs until it is done.
-            _ = unsafe { (self.driver.0.list_destroy)(self.ready) };
-        }
+        // SAFETY: nothing else has the handle.
+        unsafe { self.driver.api().destroy_ready(self.ready) };
     }
 }
