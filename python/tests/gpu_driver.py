@@ -21,6 +21,8 @@ import types
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+# By kind of device: the driver's library, and the model that packages are for.
+KINDS = {"cuda": ("libcuda.so.1", "h100"), "rocm": ("libamdhip64.so.7", "mi300x")}
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target" / "release"
 
@@ -35,14 +37,14 @@ def tool(folder, *args, env=None):
     return subprocess.run([RELEASE / "inrush", *map(str, args)], capture_output=True, text=True, timeout=300, env=env, check=False)
 
 
-def compiled(folder, module, inputs, dynamic=None, name="m", targets="h100", options=()):
-    """Packages a module; gives the path."""
+def compiled(folder, module, inputs, dynamic=None, name="m", targets="h100", options=(), python=None):
+    """Packages a module; gives the path. `python` is one whose Triton builds real kernels."""
     import torch
 
     archive, package = folder / f"{name}.pt2", folder / f"{name}.inrush"
     with torch.no_grad():
         torch.export.save(torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic), archive)
-    done = tool(folder, "compile", archive, "-o", package, "--target", targets, *options)
+    done = tool(folder, "compile", archive, "-o", package, "--target", targets, *options, env=python and {"INRUSH_PYTHON": python})
     if done.returncode:
         raise RuntimeError(done.stderr)
     return package
@@ -51,10 +53,10 @@ def compiled(folder, module, inputs, dynamic=None, name="m", targets="h100", opt
 class Machine:
     """A process with the driver. With `late`, work waits in its stream until something waits for the stream. `packages` are loaded
     ahead of PyTorch, so that their products are the driver's: PyTorch brings a cuBLAS for real GPUs, and packages that are loaded
-    later must have none."""
+    later must have none. `kind` is that of the GPU."""
 
-    def __init__(self, folder, packages=(), late=True):
-        source, library = REPOSITORY / "crates/inrush-host/tests/driver/fake.c", folder / "libcuda.so.1"
+    def __init__(self, folder, packages=(), late=True, kind="cuda"):
+        source, library = REPOSITORY / "crates/inrush-host/tests/driver/fake.c", folder / KINDS[kind][0]
         if not library.exists():
             subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, source], check=True, timeout=120)
             (folder / "libcublas.so.12").symlink_to(library)
@@ -65,7 +67,7 @@ class Machine:
         # The process's end is its own, so that the channel ends with it.
         self.channel, theirs = Pipe()
         with self.errors.open("w") as errors, theirs:
-            command = [sys.executable, __file__, "serve", theirs.fileno(), *packages]
+            command = [sys.executable, __file__, "serve", theirs.fileno(), kind, *packages]
             keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL, "stderr": errors}
             self.process = subprocess.Popen([str(c) for c in command], env=env, **keep)
         self.lock = threading.Lock()
@@ -141,11 +143,12 @@ def worker(script, socket):
         code = b"\x7fELF" + json.dumps(kernel).encode() + b"\0"
         os.makedirs(request["out"], exist_ok=True)
         module.place(request["out"], f"{request['id']}.cubin", code)
+        has_ptx = request.get("ptx") and request["target"][0] == "cuda"
         module.place(request["out"], f"{request['id']}.ptx", b".version 8.7\n.target sm_90a\n")
         path = os.path.join(request["out"], request["id"])
         warps = request["options"]["num_warps"]
         metadata = {"name": request["function"], "num_warps": warps, "num_ctas": 1, "shared": 0, "bytes": len(code)}
-        return {"binary": f"{path}.cubin", "metadata": metadata} | ({"ptx": f"{path}.ptx"} if request.get("ptx") else {})
+        return {"binary": f"{path}.cubin", "metadata": metadata} | ({"ptx": has_ptx and f"{path}.ptx"} if request.get("ptx") else {})
 
     sys.modules["triton"] = types.SimpleNamespace(__version__="interpreted")
     module.build, module.begin, module.leave_out_digest = build, lambda folder: None, lambda release: None
@@ -153,15 +156,15 @@ def worker(script, socket):
     module.main()
 
 
-def serve(channel, *packages):
+def serve(channel, kind, *packages):
     """Loads and calls packages over the driver."""
-    native = ctypes.CDLL("libcuda.so.1")
+    native = ctypes.CDLL(KINDS[kind][0])
     spec = importlib.util.spec_from_file_location("inrush_runtime._native", RELEASE / "libinrush_runtime_native.so")
     runtime = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(runtime)
     if library := os.environ.get("FAKE_OPERATORS"):
         runtime.load_operators(library)
-    models = [runtime.load(package, device="cuda:0", flat=True) for package in packages]
+    models = [runtime.load(package, device=f"{kind}:0", flat=True) for package in packages]
     import torch
 
     from inrush.triton import interpreter
@@ -192,7 +195,7 @@ def serve(channel, *packages):
         return torch.from_numpy(x)
 
     def load(package, options=None):
-        models.append(runtime.load(package, device="cuda:0", flat=True, **(options or {})))
+        models.append(runtime.load(package, device=f"{kind}:0", flat=True, **(options or {})))
         return len(models) - 1
 
     def call(number, inputs):

@@ -4,13 +4,16 @@ Triton's interpreter. See `gpu_driver.py`."""
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
+import sys
+import zipfile
 
 import pytest
 import test_package_control
 import test_parts
 import torch
-from gpu_driver import RELEASE, REPOSITORY, Machine, compiled, tool
+from gpu_driver import KINDS, RELEASE, REPOSITORY, Machine, compiled, tool
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
@@ -46,17 +49,17 @@ class Of(torch.nn.Module):
         return self.function(self, a, b, c)
 
 
-def check(folder, cases):
+def check(folder, cases, kind="cuda"):
     """Packages each case (a module or function, lists of inputs, and keywords of `compiled` or buffers) and compares all calls with
-    eager: outputs, and what became of inputs. Gives what the driver saw."""
+    eager: outputs, and what became of inputs. `kind` is that of the GPU. Gives what the driver saw."""
     packages, modules = [], []
     for k, (function, calls, keywords) in enumerate(cases):
         keywords = dict(keywords)
         options = {key: keywords.pop(key) for key in ("dynamic", "options") if key in keywords}
         module = function if isinstance(function, torch.nn.Module) else Of(function, len(calls[0]), **keywords)
         modules.append(module.eval())
-        packages.append(compiled(folder, copy.deepcopy(module), copy.deepcopy(calls[0]), name=f"m{k}", **options))
-    with Machine(folder, packages) as machine:
+        packages.append(compiled(folder, copy.deepcopy(module), copy.deepcopy(calls[0]), name=f"m{k}", targets=KINDS[kind][1], **options))
+    with Machine(folder, packages, kind=kind) as machine:
         for k, ((_, calls, _), module, model) in enumerate(zip(cases, modules, machine.models, strict=True)):
             for inputs in calls:
                 theirs, ours = copy.deepcopy(inputs), copy.deepcopy(inputs)
@@ -250,6 +253,92 @@ def test_functions_of_the_library_run_on_the_host(tmp_path):
     page = tmp_path / "page.html"
     assert tool(tmp_path, "explain", tmp_path / "m1.inrush", "-o", page).returncode == 0
     assert "linalg.cholesky, on the host" in page.read_text()
+
+
+class Classifier(torch.nn.Module):
+    """Convolutions, attention and linear layers, with a normalisation of each kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.filters = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm, self.rows = torch.nn.BatchNorm2d(8), torch.nn.LayerNorm(8)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 5))
+
+    def forward(self, x):
+        y = self.rows(self.norm(self.filters(x)).relu().flatten(2).mT)
+        y = y + self.attention(y, y, y, need_weights=False)[0]
+        return self.head(y.mean(1)).softmax(-1)
+
+
+def halves(_, x):
+    return (x.bfloat16() @ x.mT.bfloat16()).float().sum(0), x.half().cumsum(0), (x > 0).sum()
+
+
+def branches(_, x):
+    return torch.cond(x.sum() > 0, lambda x: (x @ x, x.amax(1)), lambda x: (x * 2, x.sum(1)), (x,))
+
+
+def reordered(_, x):
+    return x.sort(-1).values[:, :3], torch.nonzero(x[0] > 0), x.t().contiguous().index_select(0, torch.tensor([2, 0]))
+
+
+def test_amd_gpus_run_models(tmp_path):
+    torch.manual_seed(0)
+    batch = {0: Dim("batch", max=64)}
+    square = torch.randn(4, 4)
+    cases = [
+        (Classifier(), [(torch.randn(n, 3, 6, 6),) for n in (2, 2, 2, 2, 5)], {"dynamic": (batch,)}),
+        (halves, [(torch.randn(16, 16),)], {}),
+        (branches, [(square.abs(),), (-square.abs(),)], {}),
+        (reordered, [(torch.randn(5, 7),)], {}),
+        (arithmetic, [(c(4, 8), c(4, 8))], {}),
+    ]
+    log = check(tmp_path, cases, kind="rocm")
+    assert not any("gemm" in line for line in log), "there is no library for products"
+    launches = [line for line in log if "launch " in line]
+    threads = {int(line.split("threads=")[1].split()[0]) for line in launches}
+    assert launches and threads and all(n % 64 == 0 and n <= 1024 for n in threads), threads
+    assert any(line.startswith("graph launch") for line in log), "launches in a row become one"
+    # What the package names is what the command runs.
+    shown = tool(tmp_path, "inspect", tmp_path / "m0.inrush", "--stage", "summary").stdout
+    assert shown.startswith("target rocm:mi300x (gfx942): ") and " 0 products by a library" in shown and "no PTX" in shown, shown[:300]
+    done = tool(tmp_path, "run", tmp_path / "m0.inrush", "--device", "cuda:0")
+    assert done.returncode == 2 and "only rocm:mi300x" in done.stderr, done.stderr
+    found = {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = tool(tmp_path, "run", tmp_path / "m1.pt2", "--device", "rocm:0", "--seconds", "0", env=found)
+    assert done.returncode == 0 and "on rocm:0, gfx942" in done.stdout and "cuBLAS" not in done.stdout + done.stderr, done
+    doctor = tool(tmp_path, "doctor", env=found).stdout
+    assert "HIP 6.3, devices of architecture gfx942, gfx942" in doctor and "interpreted in " in doctor, doctor
+
+
+def number_after(code, key):
+    """The number that follows a key in the notes of machine code, which are in MessagePack."""
+    at = code.index(key) + len(key)
+    length = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(code[at], 0)
+    return int.from_bytes(code[at + 1 : at + 1 + length], "big") if length else code[at]
+
+
+def test_amd_code_of_triton_gets_the_arguments_that_it_reads(tmp_path):
+    """Each launch passes as many bytes as the kernel's code says that it reads, and starts the threads that it was built for."""
+    pytest.importorskip("triton")
+    batch = {0: Dim("batch", max=64)}
+    x = torch.randn(2, 3, 6, 6)
+    package = compiled(tmp_path, Classifier().eval(), (x,), dynamic=(batch,), targets="mi300x", python=sys.executable)
+    with zipfile.ZipFile(package) as archive:
+        codes = [archive.read(name) for name in archive.namelist() if name.startswith("targets/0/kernel/")]
+    known = {}
+    for code in codes:
+        symbol = re.search(rb"\.symbol(?:[\xa0-\xbf]|\xd9.)(\w+)\.kd", code, re.DOTALL)[1].decode()
+        assert number_after(code, b".wavefront_size") == 64
+        known[symbol] = number_after(code, b".kernarg_segment_size"), number_after(code, b".max_flat_workgroup_size")
+    with Machine(tmp_path, [package], kind="rocm") as machine:
+        for _ in range(4):
+            machine.models[0](x)
+        launches = [re.search(r"launch (\S+) .* threads=(\d+) .* args=(\d+)", line) for line in machine.seen() if "launch " in line]
+    assert {m[1] for m in launches} == set(known), (launches, known)
+    for m in launches:
+        assert (int(m[3]), int(m[2])) == known[m[1]], m[0]
 
 
 def test_control_flow_is_shown_and_not_captured(tmp_path):
