@@ -260,19 +260,18 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         if later:
             return compiled
         report.update(compiled.report())
-        if compiled.report()["untuned"]:
-            again = lambda: _native.compile_fx(graph, {**settings, "tune": "known"}, resolver())  # noqa: E731
-            return tuning.FirstCall(compiled, again, report.tuned.extend)
-        if tuned_by_triton:
+        untuned = compiled.report()["untuned"]
+        if untuned or tuned_by_triton:
 
-            def with_winners() -> Any:
-                known = flex_attention.rewrite(user_kernels.rewrite(gm))[0]
+            def again() -> Any:
+                known = flex_attention.rewrite(user_kernels.rewrite(gm))[0] if tuned_by_triton else graph
                 with torch_internals.no_tracing():
-                    made = _native.compile_fx(known, settings, resolver())
-                report.update(made.report())
+                    made = _native.compile_fx(known, {**settings, "tune": "known"} if untuned else settings, resolver())
+                if tuned_by_triton:
+                    report.update(made.report())
                 return made
 
-            return tuning.FirstCall(compiled, with_winners, lambda _: None)
+            return tuning.FirstCall(compiled, again, report.tuned.extend)
         return compiled
     except BaseException as error:
         # A panic is no `Exception` in Python, but a failure like others.

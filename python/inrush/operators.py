@@ -24,11 +24,20 @@ def register_operator(schema: str, function: Callable[..., Any], *, device: str 
     ``"cuda"``: then work goes to PyTorch's current stream. Operators that ``torch.library`` knows need no registration.
     """
 
+    _register(schema, lambda args: function(*args), device)
+    _automatic.discard((schema.split("(")[0], device))
+
+
+# Names and devices of operators whose functions were taken from PyTorch.
+_automatic: set[tuple[str, str]] = set()
+
+
+def _register(schema: str, function: Callable[[list[Any]], Any], device: str) -> None:
     def call(args: list[Any], results: list[Any], allocate: Callable[[int, list[int]], Any], stream: int) -> None:
         given = [_argument(a) for a in args]
         tensors = [None if r is None else _tensor(r) for r in results]
         with _stream(given, tensors, stream):
-            _fill(function(*given), tensors, allocate, schema)
+            _fill(function(given), tensors, allocate, schema)
 
     _native.register_operator(schema, device, call)
 
@@ -56,10 +65,21 @@ def schemas(program: torch.export.ExportedProgram) -> list[str]:
 def take_from_torch(path: str, device: str) -> None:
     """Registers PyTorch's functions for what a package calls and nothing has registered."""
     for schema, registered in _native.package_operators(path, device):
-        op = None if registered else _of_torch(schema)
+        key = schema.split("(")[0], device
+        # What PyTorch has now may be another operator than before.
+        op = None if registered and key not in _automatic else _of_torch(schema)
         if op is not None:
             log.package.info("%s is PyTorch's", schema)
-            register_operator(schema, op, device=device)
+            _register(str(op._schema), _of_overload(op), device)
+            _automatic.add(key)
+
+
+def _of_overload(op: Any) -> Callable[[list[Any]], Any]:
+    """An operator of PyTorch as a function of arguments in the order of its schema."""
+    parameters = op._schema.arguments
+    by_position = sum(not p.kwarg_only for p in parameters)
+    names = [p.name for p in parameters[by_position:]]
+    return lambda args: op(*args[:by_position], **dict(zip(names, args[by_position:], strict=True)))
 
 
 def _of_torch(schema: str) -> Any:
@@ -93,8 +113,8 @@ def _stream(args: Sequence[Any], results: Sequence[Any], stream: int) -> Any:
 
     import torch
 
-    tensors = [t for t in (*args, *results) if isinstance(t, torch.Tensor)]
-    device = next((t.device for t in tensors if t.device.type == "cuda"), None)
+    flat = [t for a in (*args, *results) for t in (a if isinstance(a, list) else [a])]
+    device = next((t.device for t in flat if isinstance(t, torch.Tensor) and t.device.type == "cuda"), None)
     if device is None:
         return contextlib.nullcontext()
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))

@@ -132,6 +132,8 @@ fn default(exprs: &Exprs, p: &Param) -> Result<Arg> {
         Default_::Bool(b) => Arg::Bool(*b),
         Default_::Str(s) => Arg::Str(s.clone()),
         Default_::Ints(v) => Arg::Ints(v.iter().map(|i| exprs.int(*i)).collect()),
+        Default_::Floats(v) => Arg::Floats(v.clone()),
+        Default_::Bools(v) => Arg::Bools(v.clone()),
         Default_::Contiguous => Arg::MemoryFormat(MemoryFormat::Contiguous),
     };
     coerce(exprs, p, arg)

@@ -32,6 +32,8 @@ pub struct Param {
     pub alias: Option<char>,
     /// The operator writes it: `Tensor(a!)`.
     pub written: bool,
+    /// Entries of a list of tensors may be none: `Tensor?[]`.
+    pub nullable: bool,
 }
 
 /// A result. A letter that a parameter has too means that the result shares its memory.
@@ -75,6 +77,8 @@ pub enum Default_ {
     Bool(bool),
     Str(String),
     Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Bools(Vec<bool>),
     Contiguous,
 }
 
@@ -85,7 +89,8 @@ impl Schema {
     /// An input error for a malformed one.
     pub fn parse(text: &str) -> Result<Schema> {
         let bad = |what: &str| Error::input(format!("schema `{text}`: {what}"));
-        let (params, returns) = text.split_once("->").ok_or_else(|| bad("no `->`"))?;
+        // A default may hold an arrow, results do not.
+        let (params, returns) = text.rsplit_once("->").ok_or_else(|| bad("no `->`"))?;
         let mut out = Schema::default();
         let mut keyword_only = false;
         let params = params.trim();
@@ -126,7 +131,7 @@ impl Schema {
     /// Returns true if a call by one schema is a call by the other: same kinds of parameters and results, same writes. Names and
     /// defaults may differ.
     pub fn calls_alike(&self, other: &Schema) -> bool {
-        let param = |p: &Param| (p.kind, p.optional, p.written);
+        let param = |p: &Param| (p.kind, p.optional, p.written, p.nullable);
         let result = |r: &Return| (r.tensor, r.list);
         self.params
             .iter()
@@ -193,12 +198,17 @@ impl Operator {
                 )));
             }
         }
-        match self.schema.returns.iter().find(|r| !r.tensor) {
-            Some(_) => Err(Error::unsupported(
+        if self.schema.returns.iter().any(|r| !r.tensor) {
+            return Err(Error::unsupported(
                 "a custom operator whose result is no tensor",
-            )),
-            None => Ok(()),
+            ));
         }
+        if self.schema.returns.iter().any(|r| r.alias.is_some()) {
+            return Err(Error::unsupported(
+                "a custom operator whose result shares memory with an argument: it gives new tensors",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -254,6 +264,7 @@ impl fmt::Display for Param {
                 _ => write!(f, "Tensor")?,
             },
             Kind::Ints(Some(n)) => write!(f, "int[{n}]")?,
+            Kind::Tensors if self.nullable => write!(f, "Tensor?[]")?,
             kind => write!(f, "{}", kind.name())?,
         }
         let optional = if self.optional { "?" } else { "" };
@@ -295,9 +306,18 @@ impl fmt::Display for Default_ {
             Default_::Float(v) => write!(f, "{v:?}"),
             Default_::Bool(true) => write!(f, "True"),
             Default_::Bool(false) => write!(f, "False"),
-            Default_::Str(s) => write!(f, "\"{s}\""),
+            Default_::Str(s) => write!(f, "\"{}\"", escaped(s)),
             Default_::Ints(all) => {
                 let all: Vec<String> = all.iter().map(i64::to_string).collect();
+                write!(f, "[{}]", all.join(", "))
+            }
+            Default_::Floats(all) => {
+                let all: Vec<String> = all.iter().map(|v| format!("{v:?}")).collect();
+                write!(f, "[{}]", all.join(", "))
+            }
+            Default_::Bools(all) => {
+                let word = |v: &bool| if *v { "True" } else { "False" };
+                let all: Vec<&str> = all.iter().map(word).collect();
                 write!(f, "[{}]", all.join(", "))
             }
             Default_::Contiguous => write!(f, "contiguous_format"),
@@ -305,11 +325,22 @@ impl fmt::Display for Default_ {
     }
 }
 
-/// Splits at commas outside brackets.
+/// Splits at commas outside brackets and strings.
 fn split_top(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut out) = (0i32, 0, Vec::new());
+    let (mut quote, mut skip) = (None, false);
     for (i, c) in text.char_indices() {
+        if let Some(q) = quote {
+            match c {
+                _ if skip => skip = false,
+                '\\' => skip = true,
+                c if c == q => quote = None,
+                _ => {}
+            }
+            continue;
+        }
         match c {
+            '\'' | '"' => quote = Some(c),
             '(' | '[' => depth += 1,
             ')' | ']' => depth -= 1,
             ',' if depth == 0 => {
@@ -381,6 +412,7 @@ fn param(item: &str, keyword_only: bool) -> Option<Param> {
         default,
         alias,
         written,
+        nullable: ty.trim_end_matches('?') == "Tensor?[]",
     })
 }
 
@@ -393,19 +425,83 @@ fn default_value(text: &str) -> Option<Default_> {
         "contiguous_format" => Default_::Contiguous,
         // Values of the reduction enumeration of losses.
         "Mean" => Default_::Int(1),
-        t if t.starts_with(['\'', '"']) => Default_::Str(t.trim_matches(['\'', '"']).to_string()),
-        t if t.starts_with('[') => Default_::Ints(
-            split_top(t.get(1..t.len().checked_sub(1)?)?)
-                .into_iter()
-                .map(|v| v.parse().ok())
-                .collect::<Option<_>>()?,
-        ),
+        t if t.starts_with(['\'', '"']) => Default_::Str(string(t)?),
+        t if t.starts_with('[') => list(split_top(t.strip_prefix('[')?.strip_suffix(']')?))?,
         // `1` is an integer even for a float parameter; binding coerces it.
         t => match t.parse::<i64>() {
             Ok(i) => Default_::Int(i),
             Err(_) => Default_::Float(t.parse().ok()?),
         },
     })
+}
+
+/// Reads a list of integers, floats or bools.
+fn list(items: Vec<&str>) -> Option<Default_> {
+    let word = |v: &&str| match *v {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    };
+    let ints: Option<Vec<i64>> = items.iter().map(|v| v.parse().ok()).collect();
+    if let Some(ints) = ints {
+        return Some(Default_::Ints(ints));
+    }
+    if let Some(bools) = items.iter().map(word).collect() {
+        return Some(Default_::Bools(bools));
+    }
+    let floats: Option<Vec<f64>> = items.iter().map(|v| v.parse().ok()).collect();
+    floats.map(Default_::Floats)
+}
+
+/// Reads a string between equal quotes, with the escapes that PyTorch writes.
+fn string(text: &str) -> Option<String> {
+    let quote = text.chars().next()?;
+    let inner = text.get(1..)?.strip_suffix(quote)?;
+    let mut out = String::with_capacity(inner.len());
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        if c == quote {
+            return None;
+        }
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        out.push(match chars.next()? {
+            'n' => '\n',
+            't' => '\t',
+            'r' => '\r',
+            'x' => {
+                let digits: String = chars.by_ref().take(2).collect();
+                char::from(u8::from_str_radix(&digits, 16).ok()?)
+            }
+            c if c.is_ascii_digit() => {
+                // Three octal digits.
+                let rest: String = chars.by_ref().take(2).collect();
+                char::from(u8::from_str_radix(&format!("{c}{rest}"), 8).ok()?)
+            }
+            c => c,
+        });
+    }
+    Some(out)
+}
+
+/// Writes a string as [`string`] reads it.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -436,10 +532,17 @@ mod tests {
         assert_eq!(op.name, "mylib.scale.out");
         assert!(op.schema.params[1].written && op.schema.params[1].optional);
         assert_eq!(op.to_string(), text);
-        assert_eq!(
-            Operator::parse("a::b() -> ()").unwrap().to_string(),
-            "a::b() -> ()"
-        );
+        for text in [
+            "a::b() -> ()",
+            "a::b(Tensor?[] x, Tensor[] y) -> Tensor",
+            "a::b(str s=\", -> ) '=\\n\\\"\\\\\", bool[] b=[True, False], float[] f=[1.0, 2.5]) -> Tensor",
+        ] {
+            assert_eq!(Operator::parse(text).unwrap().to_string(), text);
+        }
+        let quoted = Schema::parse("(str a='\"', str b=\"'q'\\x41\") -> Tensor").unwrap();
+        let strings: Vec<_> = quoted.params.iter().map(|p| p.default.clone()).collect();
+        let wanted = ["\"", "'q'A"].map(|s| Some(Default_::Str(s.into())));
+        assert_eq!(strings, wanted);
     }
 
     #[test]
@@ -452,6 +555,8 @@ mod tests {
             "mylib::scale(Tensor x -> Tensor",
             "mylib::scale(Thing x) -> Tensor",
             "mylib::scale(Tensor(a) x) -> Tensor(a)",
+            "mylib::scale_(Tensor(a!) x) -> Tensor(a!)",
+            "mylib::scale(str s=\"a\") b\") -> Tensor",
             "mylib::scale(Tensor(a!)[] x) -> ()",
             "mylib::scale(Tensor x) -> int",
             "mylib::scale(int[] x=[) -> Tensor",

@@ -25,6 +25,9 @@ _winners: dict[str, int] = {}
 def key(kernel: Any, text: str, constants: dict[str, Any], values: dict[str, Any]) -> str | None:
     """A digest of all that decides which configuration wins: source, configurations, the arguments that the kernel is tuned for, dtypes,
     device. ``values`` are fake tensors and numbers by name. None if a call decides about one of them."""
+    if kernel.early_config_prune or kernel.perf_model:
+        # Functions of the user's leave configurations out at each call.
+        return None
     decides = []
     for name in getattr(kernel, "keys", None) or ():
         value = values.get(name)

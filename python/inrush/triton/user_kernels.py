@@ -217,10 +217,9 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
     made = Kernel(kernel, arguments, written, getattr(single, "__name__", "kernel"))
     made.tuning = tuning if won is None else None
     grid = [tuple(g) for g in node.kwargs["grid"]]
+    every = grid = grid[:1] if len(set(grid)) == 1 else grid
     if won is not None and len(grid) > 1:
         grid = [grid[won]]
-    if len(set(grid)) == 1:
-        grid = grid[:1]
     try:
         if isinstance(options, str):
             raise NotStandalone(options)
@@ -229,6 +228,8 @@ def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
         made.native = native_form(single, options, arguments, tensors, numbers, aligned)
     except NotStandalone as why:
         made.reason = str(why)
+        # Triton chooses among all configurations.
+        grid = every
     taken = without_fresh(node, made.written, tensors, written) if made.native else tensors
     with graph.inserting_before(node):
         new = graph.call_function(launch, (made, taken, numbers, grid))

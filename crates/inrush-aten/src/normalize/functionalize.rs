@@ -364,6 +364,17 @@ impl Functionalize<'_> {
                 ));
             }
         }
+        // Eager sees the writes in other arguments that share the memory.
+        let shared = |v: &ValueId| {
+            let base = self.base(self.same[v.index()]);
+            targets.iter().filter(|w| self.base(**w) == base).count()
+        };
+        let reads: usize = node.reads().map(|v| shared(&v)).sum();
+        if reads > targets.len() {
+            return Err(Error::unsupported(
+                "a custom operator that writes an argument and takes another one of the same memory",
+            ));
+        }
         self.read_args(&mut node)?;
         let mut moved = Vec::with_capacity(targets.len());
         for v in targets {

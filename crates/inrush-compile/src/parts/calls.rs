@@ -92,7 +92,15 @@ impl<'a> Calls<'a> {
         let results = (results
             .ok_or_else(|| Error::internal("a call without results"))?
             .iter())
-        .map(|v| self.layout(*v))
+        .map(|v| {
+            let t = graph.tensor(*v)?;
+            if graph.exprs.overlaps(&t.sizes, &t.strides) {
+                return Err(Error::unsupported(
+                    "a custom operator whose result has several elements in one place",
+                ));
+            }
+            self.layout(*v)
+        })
         .collect::<Result<_>>()?;
         Ok(Custom {
             operator: operator.to_string(),

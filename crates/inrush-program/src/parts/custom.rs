@@ -3,7 +3,7 @@
 use super::StepKind;
 use crate::host::Layout;
 use crate::{Dt, Num, Program, SizeId};
-use inrush_base::schema::{Kind, Operator, Schema};
+use inrush_base::schema::{Kind, Operator, Param, Schema};
 use inrush_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl Custom {
         need(self.args.len() == schema.params.len(), "arguments")?;
         let size = |id: &SizeId| need((id.0 as usize) < sizes, "sizes");
         for (a, p) in self.args.iter().zip(&schema.params) {
-            need(a.fits(p.kind), "arguments")?;
+            need(a.fits(p), "arguments")?;
             match a {
                 Argument::Size(id) => size(id)?,
                 Argument::Sizes(all) => all.iter().try_for_each(size)?,
@@ -114,8 +114,12 @@ impl Custom {
         }
         let written = |at: &usize| self.written(&schema, *at).is_some();
         let written = (0..self.args.len()).filter(written).count();
-        let lists = schema.returns.iter().any(|r| r.list);
-        let counted = lists || self.results.len() == schema.returns.len();
+        let lists = schema.returns.iter().filter(|r| r.list).count();
+        let single = schema.returns.len() - lists;
+        let counted = match lists {
+            0 => self.results.len() == single,
+            _ => self.results.len() >= single,
+        };
         need(counted, "results")?;
         need(self.outs.len() == self.results.len() + written, "results")?;
         for l in &self.results {
@@ -129,19 +133,22 @@ impl Custom {
 
 impl Argument {
     /// Returns true if a parameter of this kind takes the argument.
-    fn fits(&self, kind: Kind) -> bool {
+    fn fits(&self, param: &Param) -> bool {
+        let kind = param.kind;
+        let counts = |n: usize| !matches!(kind, Kind::Ints(Some(wanted)) if wanted != n);
         match self {
-            // Whether it may be left out is the function's business, as in PyTorch.
-            Argument::None => true,
+            Argument::None => param.optional,
             Argument::Tensor(_) => kind == Kind::Tensor,
-            Argument::Tensors(_) => kind == Kind::Tensors,
+            Argument::Tensors(all) => {
+                kind == Kind::Tensors && (param.nullable || all.iter().all(Option::is_some))
+            }
             Argument::Size(_) => matches!(kind, Kind::Int | Kind::Scalar),
-            Argument::Sizes(_) => matches!(kind, Kind::Ints(_)),
+            Argument::Sizes(all) => matches!(kind, Kind::Ints(_)) && counts(all.len()),
             Argument::Num(Num::Int(_)) => matches!(kind, Kind::Int | Kind::Scalar),
             Argument::Num(Num::Bool(_)) => matches!(kind, Kind::Bool | Kind::Scalar),
             Argument::Num(Num::FloatBits(_)) => matches!(kind, Kind::Float | Kind::Scalar),
             Argument::Nums(all) => match kind {
-                Kind::Ints(_) => all.iter().all(|n| matches!(n, Num::Int(_))),
+                Kind::Ints(_) => counts(all.len()) && all.iter().all(|n| matches!(n, Num::Int(_))),
                 Kind::Bools => all.iter().all(|n| matches!(n, Num::Bool(_))),
                 Kind::Floats => all.iter().all(|n| matches!(n, Num::FloatBits(_))),
                 _ => false,

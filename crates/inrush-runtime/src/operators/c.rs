@@ -166,6 +166,12 @@ unsafe fn call_c(
     run: unsafe extern "C" fn(*mut c_void, *mut COperatorCall) -> c_int,
     context: *mut c_void,
 ) -> Result<()> {
+    let zero = |a: &&Arg| matches!(a, Arg::Text(t) if t.contains('\0'));
+    if call.args.iter().any(|a| zero(&a)) {
+        return Err(Error::unsupported(
+            "a text with a zero byte for a function in C",
+        ));
+    }
     let mut held = Held::default();
     let args: Vec<CArg> = call.args.iter().map(|a| held.arg(a)).collect();
     let results: Vec<DLTensor> = (call.results.iter().flatten()).map(tensor).collect();
@@ -285,7 +291,7 @@ impl Held {
                 list(BOOLS, all.len(), CValue { integers })
             }
             Arg::Text(t) => {
-                // A zero byte would end the text early.
+                // `call_c` refuses texts with zero bytes.
                 let text = CString::new(t.as_str()).unwrap_or_default();
                 let string = text.as_ptr();
                 self.texts.push(text);

@@ -21,7 +21,8 @@ pub struct OperatorTensor {
     pub data: *mut u8,
     /// Where the memory is, as DLPack says it.
     pub device: DLDevice,
-    /// Keeps the memory: clone it to use the tensor after the call.
+    /// Keeps memory of the host: clone it to use the tensor after the call. On a GPU arguments are the call's own: copy them to keep
+    /// them.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 

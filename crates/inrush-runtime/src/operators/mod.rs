@@ -87,10 +87,13 @@ pub fn register_operator(
     run: impl Fn(&mut OperatorCall<'_>) -> Result<()> + Send + Sync + 'static,
 ) -> Result<()> {
     let operator = Arc::new(Operator::parse(declaration)?);
-    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let key = (operator.name.clone(), device);
     let run = Arc::new(run);
-    table.insert(key, Registered { operator, run });
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    let earlier = table.insert(key, Registered { operator, run });
+    drop(table);
+    // What an earlier function holds may register functions when it is dropped.
+    drop(earlier);
     Ok(())
 }
 

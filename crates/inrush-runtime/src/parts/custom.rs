@@ -21,7 +21,8 @@ impl Call<'_> {
         let mut written: Vec<Option<Tensor>> = vec![None; c.args.len()];
         for (at, a) in c.args.iter().enumerate() {
             if let (Argument::Tensor(slot), true) = (a, c.written(schema, at).is_some()) {
-                written[at] = Some(self.to_write(*slot, frees)?);
+                let alone = c.reads().iter().filter(|s| *s == slot).count() == 1;
+                written[at] = Some(self.to_write(*slot, alone && frees.contains(slot))?);
             }
         }
         let args = arguments(c, &|id| self.size(id), |at, slot| match &written[at] {
@@ -50,12 +51,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns a tensor with the contents of a slot that the function may write: a copy, unless nothing else has the memory.
-    fn to_write(&self, slot: usize, frees: &[usize]) -> Result<Tensor> {
+    /// Returns a tensor with the contents of a slot that the function may write: a copy, unless nothing else has the memory. `last`: it is
+    /// the slot's only use from here on.
+    fn to_write(&self, slot: usize, last: bool) -> Result<Tensor> {
         let given = self.parts.inputs.contains(&slot)
             || self.parts.weights.iter().any(|(weight, _)| *weight == slot);
         let t = self.tensor(slot)?;
-        if frees.contains(&slot) && !given && Arc::strong_count(&t.storage) == 1 {
+        if last && !given && Arc::strong_count(&t.storage) == 1 {
             return Ok(t.clone());
         }
         let copy = self.allocate(t.dtype, t.sizes.clone(), t.strides.clone())?;
