@@ -60,13 +60,18 @@ fn targets_that_cannot_be_are_told() {
     let shown = text(&inrush(dir.path(), nowhere, &args).stdout);
     assert!(shown.contains("target cpu:scalar"), "{shown}");
     fails(
+        &inrush(dir.path(), nowhere, &["run", &package, "--device", "xpu:0"]),
+        2,
+        &["no executor", "xpu", "rocm"],
+    );
+    fails(
         &inrush(
             dir.path(),
             nowhere,
             &["run", &package, "--device", "rocm:0"],
         ),
         2,
-        &["no executor", "rocm"],
+        &["no target for `rocm:0`", "cpu:scalar"],
     );
 }
 

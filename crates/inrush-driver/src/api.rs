@@ -51,8 +51,8 @@ pub struct Launch<'a> {
     pub shared: u32,
     /// Arguments as the kernel reads them: each at a multiple of its size.
     pub arguments: &'a mut [u8],
-    /// Where each argument begins; empty where the driver may take them as one piece.
-    pub places: &'a [u32],
+    /// Where each argument begins, and its bytes; empty where the driver may take them as one piece.
+    pub places: &'a [(u32, u32)],
     /// It may begin before the kernel before it has ended; the kernel waits by itself.
     pub overlaps: bool,
 }
@@ -100,6 +100,11 @@ pub trait Api: Send + Sync {
 
     /// Returns true if launches may begin before the kernel before them has ended.
     fn can_overlap(&self) -> bool {
+        false
+    }
+
+    /// Returns true if launches must say where each argument is.
+    fn takes_each(&self) -> bool {
         false
     }
 

@@ -399,7 +399,7 @@ impl<D: Dialect> Calls<D> {
         let begin: *mut u8 = launch.arguments.as_mut_ptr();
         if !launch.places.is_empty() {
             let mut each: Vec<Handle> = (launch.places.iter())
-                .map(|at| begin.wrapping_add(*at as usize).cast())
+                .map(|(at, _)| begin.wrapping_add(*at as usize).cast())
                 .collect();
             return f(&Parameters {
                 launch,

@@ -113,6 +113,11 @@ impl Driver {
         })
     }
 
+    /// Returns true if launches must say where each argument is: see [`Kernel::with_places`].
+    pub fn takes_each(&self) -> bool {
+        self.0.takes_each()
+    }
+
     /// Makes an event that takes time stamps.
     ///
     /// # Errors
@@ -229,8 +234,8 @@ pub struct Kernel {
     loaded: Loaded,
     threads: u32,
     shared: u32,
-    /// Where each argument begins, where the driver is told them one by one.
-    places: Box<[u32]>,
+    /// Where each argument begins, and its bytes, where the driver is told them one by one.
+    places: Box<[(u32, u32)]>,
     /// It waits for the kernel before it.
     programmatic: bool,
 }
@@ -241,10 +246,10 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Makes launches pass each argument by itself, given the offsets where these begin. Tensor maps
+    /// Makes launches pass each argument by itself, given the offsets where these begin and their bytes. Tensor maps
     /// must be aligned to 64 bytes in the device's argument memory, whose start differs between
     /// machines and is known to the driver only.
-    pub fn with_places(self, places: Vec<u32>) -> Kernel {
+    pub fn with_places(self, places: Vec<(u32, u32)>) -> Kernel {
         let mut kernel = self;
         kernel.places = places.into();
         kernel

@@ -1,11 +1,12 @@
-//! Intel GPUs: presets.
+//! Intel GPUs. The compile half is data: presets. The run half speaks with Level Zero; no program uses it yet.
 //!
 //! Does not know: the other devices, any compiler crate.
 
-#![forbid(unsafe_code)]
+mod driver;
 
-use inrush_base::{Caps, DType, Device, Error, Gpu, Preset, Result};
-use inrush_driver::Driver;
+pub use driver::{driver, open};
+
+use inrush_base::{Caps, DType, Device, Gpu, Preset};
 
 /// The name of this kind of device.
 const KIND: &str = "xpu";
@@ -32,14 +33,6 @@ pub static DEVICE: Device = Device {
     ],
     runs: None,
 };
-
-/// Returns the driver of this process.
-///
-/// # Errors
-/// An unsupported error: there is no executor for these devices.
-pub fn driver() -> Result<Driver> {
-    Err(Error::unsupported("there is no executor for Intel GPUs"))
-}
 
 fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
     const FLOAT8: &[DType] = &[];

@@ -71,6 +71,7 @@ const DOES_NOT_KNOW: &[(&str, &str)] = &[
     ("inrush-cuda", "inrush-xpu"),
     ("inrush-rocm", "inrush-loops"),
     ("inrush-rocm", "inrush-cuda"),
+    ("inrush-xpu", "inrush-loops"),
     ("inrush-xpu", "inrush-cuda"),
     ("inrush-devices", "inrush-compile"),
     ("inrush-devices", "inrush-loops"),

@@ -148,26 +148,27 @@ pub fn pack(
     })
 }
 
-/// Where each argument begins, of a kernel of ours.
-pub fn places(signature: &[(String, String)]) -> Result<Vec<u32>> {
+/// Returns where each argument of a kernel of ours begins, and its bytes.
+pub fn places(signature: &[(String, String)]) -> Result<Vec<(u32, u32)>> {
     let mut arguments = Arguments::default();
     let mut out = Vec::new();
     for (_, ty) in signature {
         match (ty.as_str(), rank(ty)) {
             (_, Some(rank)) => {
-                out.push(arguments.map());
-                out.extend((0..rank).map(|_| arguments.i32(0)));
-                out.extend((0..rank).map(|_| arguments.i64(0)));
+                out.push((arguments.map(), TensorMap::BYTES));
+                out.extend((0..rank).map(|_| (arguments.i32(0), 4)));
+                out.extend((0..rank).map(|_| (arguments.i64(0), 8)));
             }
-            ("i32", _) => out.push(arguments.i32(0)),
-            ("i64", _) => out.push(arguments.i64(0)),
-            (pointer, _) if pointer.starts_with('*') => out.push(arguments.pointer(0)),
+            ("i32", _) => out.push((arguments.i32(0), 4)),
+            ("i64", _) => out.push((arguments.i64(0), 8)),
+            (pointer, _) if pointer.starts_with('*') => out.push((arguments.pointer(0), 8)),
             (other, _) => return Err(Error::internal(format!("an argument of type `{other}`"))),
         }
     }
     let scratch = arguments.finish(0);
-    out.extend([scratch, scratch + 8]);
-    Ok(out.into_iter().map(|at| at as u32).collect())
+    out.extend([(scratch, 8), (scratch + 8, 8)]);
+    let narrow = |(at, bytes): (usize, usize)| (at as u32, bytes as u32);
+    Ok(out.into_iter().map(narrow).collect())
 }
 
 /// Dimensions of the tensor that a parameter of this type describes: `tensordesc<bf16[64, 32]>` has two.
@@ -228,7 +229,9 @@ mod tests {
         assert_eq!((long(200), long(208)), (200, 1));
         assert_eq!((p.scratch, b.len()), (216, 232));
         let places = places(&types).unwrap();
-        assert_eq!(places, [0, 8, 64, 192, 196, 200, 208, 216, 224]);
+        let (at, bytes): (Vec<u32>, Vec<u32>) = places.into_iter().unzip();
+        assert_eq!(at, [0, 8, 64, 192, 196, 200, 208, 216, 224]);
+        assert_eq!(bytes, [8, 4, 128, 4, 4, 8, 8, 8, 8]);
     }
 
     #[test]

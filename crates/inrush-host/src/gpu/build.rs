@@ -106,7 +106,7 @@ pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
                 true => driver.load_ptx(&code, &b.symbol, threads, b.shared)?,
                 false => driver.load(&code, &b.symbol, threads, b.shared)?,
             };
-            let kernel = match b.maps.is_empty() {
+            let kernel = match b.maps.is_empty() && !driver.takes_each() {
                 true => kernel,
                 false => kernel.with_places(arguments::places(&k.signature)?),
             };

@@ -141,7 +141,7 @@ impl Bench {
                 let b = b.info;
                 let threads = b.warps * self.target.warp;
                 let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
-                let kernel = match b.maps.is_empty() {
+                let kernel = match b.maps.is_empty() && !driver.takes_each() {
                     true => kernel,
                     false => kernel.with_places(places(&c.kernel.signature)?),
                 };

@@ -14,8 +14,7 @@ pub fn parse(name: &str) -> Result<Device> {
     let known: Vec<&str> = devices::executed().map(|d| d.device.name).collect();
     if inrush_devices::by_name(kind).is_some_and(|d| d.runs.is_none()) {
         return Err(Error::unsupported(format!(
-            "`{name}`: there is no executor for devices of kind `{kind}`; programs are compiled for them and stored in \
-             packages, and run on: {}",
+            "`{name}`: there is no executor for devices of kind `{kind}`; programs run on: {}",
             known.join(", ")
         )));
     }
