@@ -254,3 +254,99 @@ def test_on_a_gpu_that_is_not_there(example, tmp_path, monkeypatch):
             machine.ask("load", str(package), {"cuda_graphs": True})
     shown = tool(tmp_path, "inspect", package).stdout
     assert "the host registers example::scale" in shown and "= example::count(" in shown, shown
+
+
+WORDS = torch.library.Library("inrush_words", "DEF")
+WORDS.define("""words(Tensor x, str text="a, -> \\n'\\"", *, float by=2.0, bool[] flags=[True, False]) -> Tensor""")
+
+
+def words(x, text="a, -> \n'\"", *, by=2.0, flags=(True, False)):
+    assert text == "a, -> \n'\"" and list(flags) == [True, False], (text, flags)
+    return x * by
+
+
+WORDS.impl("words", words, "CPU")
+WORDS.impl("words", lambda x, text="", *, by=2.0, flags=(): torch.empty_like(x), "Meta")
+words = torch.ops.inrush_words.words
+
+
+@torch.library.custom_op("inrush_tests::plus", mutates_args=("x",))
+def plus(x: torch.Tensor, y: torch.Tensor, more: list[torch.Tensor]) -> None:
+    x.add_(y)
+    x.add_(sum(more))
+
+
+@torch.library.custom_op("inrush_tests::wide", mutates_args=())
+def wide(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0, keepdim=True).clone().expand(x.shape)
+
+
+@wide.register_fake
+def _(x):
+    return torch.empty_strided(x.shape, (0, 1), dtype=x.dtype)
+
+
+
+
+class Of(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return (self.function(x),)
+
+
+def test_defaults_and_keywords(tmp_path):
+    for function in (lambda x: words(x + 1), lambda x: words(x, by=3.0) * 2):
+        same(packaged(tmp_path, Of(function), (torch.randn(3, 4),)), Of(function), (torch.randn(3, 4),))
+
+
+def twice(x):
+    y = x * 2
+    plus(y, y, [])
+    return y
+
+
+def viewed(x):
+    y = x * 2
+    plus(y, x, [y.view(-1).view(3, 4)])
+    return y
+
+
+@pytest.mark.parametrize("function", [twice, viewed])
+def test_memory_that_is_written_and_read_is_refused(function, tmp_path):
+    with pytest.raises(inrush.UnsupportedError, match="takes another one of the same memory.*\n.*in forward|takes another one of the same memory"):
+        packaged(tmp_path, Of(function), (torch.randn(3, 4),))
+
+
+def test_results_in_one_place_are_refused(tmp_path):
+    with pytest.raises(inrush.UnsupportedError, match="several elements in one place"):
+        packaged(tmp_path, Of(wide), (torch.randn(3, 4),))
+
+
+def test_an_operator_that_changed_is_noticed(tmp_path):
+    script = f"""
+import sys, torch, inrush
+from torch.library import Library
+version, path = sys.argv[1:]
+schema = "(Tensor x, float a) -> Tensor" if version == "1" else "(Tensor(a!) x, float a) -> Tensor"
+library = Library("inrush_changed", "DEF")
+library.define("bump" + schema)
+library.impl("bump", lambda x, a: x + a, "CompositeExplicitAutograd")
+class M(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.inrush_changed.bump(x, 1.0)
+if version == "1":
+    inrush.aot_compile(torch.export.export(M(), (torch.ones(3),)), path)
+    assert torch.equal(inrush.load(path)(torch.ones(3)), torch.full((3,), 2.0))
+else:
+    try:
+        inrush.load(path)
+    except inrush.InputError as error:
+        assert "was compiled for" in str(error), error
+    else:
+        raise AssertionError("it was loaded")
+"""
+    for version in ("1", "2"):
+        run(script, version, tmp_path / "m.inrush", env={"PYTHONPATH": ":".join(sys.path)})
