@@ -358,3 +358,11 @@ def test_control_flow_is_shown_and_not_captured(tmp_path):
 def test_what_nothing_runs_is_named(tmp_path):
     with pytest.raises(RuntimeError, match="tensor_split"):
         compiled(tmp_path, Of(lambda _, x, n: torch.tensor_split(x, n), 2), (torch.ones(4), torch.tensor([1, 2])))
+
+
+def test_copies_are_memory_of_their_own(tmp_path):
+    module = Of(lambda m, x: (x.clone(), x[1:].clone(), m.kept[1:].clone(), x[2:]), 1, kept=torch.arange(12.0).view(3, 4))
+    package = compiled(tmp_path, module, (torch.randn(5, 4),))
+    shown = tool(tmp_path, "inspect", package).stdout
+    # The slice that is returned as it is shows the input's memory, as in eager.
+    assert shown.count("= view(") == 1, shown

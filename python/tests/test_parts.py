@@ -395,3 +395,29 @@ def test_floats_are_read_from_data(tmp_path, dtype):
 
     inputs = [((torch.randn(4, 5) * 3).to(dtype), torch.randn(7, dtype=torch.float64).to(torch.float32)) for _ in range(3)]
     compare(tmp_path, function, *inputs[0], again=inputs[1:])
+
+
+class Copied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.arange(12.0).view(3, 4))
+
+    def forward(self, x):
+        y = x + 1
+        return x.clone(), x[1:].clone(), self.kept[1:].clone(), y, y.clone().t(), x[torch.nonzero(x[:, 0] > 0)[:, 0]] * 2
+
+
+def test_copies_are_memory_of_their_own(tmp_path):
+    x, path = torch.randn(5, 4), tmp_path / "m.inrush"
+    inrush.aot_compile(torch.export.export(Copied(), (x,)), path)
+    model = inrush.load(path)
+    before = x.clone()
+    for _ in range(2):
+        got, wanted = model(x), Copied()(x)
+        for g, w in zip(got, wanted, strict=True):
+            torch.testing.assert_close(g, w)
+            assert g.stride() == w.stride()
+        for k, g in enumerate(got):
+            g.fill_(k)
+        assert all((g == k).all() for k, g in enumerate(got))
+    assert torch.equal(x, before)

@@ -54,7 +54,12 @@ pub fn functionalize(graph: &mut Graph, layouts: Layouts) -> Result<()> {
         .iter()
         .any(|n| inplace(n).is_some() || moves_statistics(n).is_some() || writes(graph, n));
     let count = graph.values.len();
+    let returned = match layouts {
+        Layouts::Free => Vec::new(),
+        Layouts::Kept => returned(graph, &nodes)?,
+    };
     let mut f = Functionalize {
+        returned,
         nodes: Vec::with_capacity(nodes.len()),
         same: (0..count).map(ValueId::from_index).collect(),
         state: vec![State::default(); count],
@@ -78,6 +83,25 @@ pub fn functionalize(graph: &mut Graph, layouts: Layouts) -> Result<()> {
         f.node(node).map_err(|e| f.graph.locate(&place, e))?;
     }
     f.outputs()
+}
+
+/// Marks values whose memory outputs show: outputs, and what these are views or other names of.
+fn returned(graph: &Graph, nodes: &[Node]) -> Result<Vec<bool>> {
+    let mut marked = vec![false; graph.values.len()];
+    for o in &graph.outputs {
+        if let OutputValue::Value(v) = o.value {
+            marked[v.index()] = true;
+        }
+    }
+    for node in nodes.iter().rev() {
+        let shown = node.outs.iter().any(|v| marked[v.index()]);
+        if let (true, Some(Arg::Value(v))) = (shown, node.args.first())
+            && (is_identity(&node.op) || is_view(graph, node)?)
+        {
+            marked[v.index()] = true;
+        }
+    }
+    Ok(marked)
 }
 
 /// The functional operator that an in-place one stands for; `None` for functional ones.
@@ -189,6 +213,8 @@ struct Functionalize<'g> {
     /// Something in the graph is written in place. Without, views need no record.
     writes: bool,
     layouts: Layouts,
+    /// By value of the source graph: callers get memory of it, alone or through views. Empty where outputs are memory of their own.
+    returned: Vec<bool>,
     line: Option<LineId>,
     /// Values made so far, which numbers their names.
     made: usize,
@@ -262,12 +288,12 @@ impl Functionalize<'_> {
         let training =
             node.op.contains("dropout") && node.args.get(2).is_none_or(|t| *t != Arg::Bool(false));
         // A copy is a new base: it is the same value only while nothing is written in place.
-        let copies = self.writes
-            && (node.op.starts_with("aten.clone")
-                || node.op.starts_with("aten._to_copy")
-                || node.op.ends_with("_copy.default")
-                || a.strides != b.strides
-                || node.args.contains(&Arg::Bool(true)));
+        let new_memory = node.op.starts_with("aten.clone")
+            || node.op.starts_with("aten._to_copy")
+            || node.op.ends_with("_copy.default")
+            || node.args.contains(&Arg::Bool(true));
+        let copies = self.writes && (new_memory || a.strides != b.strides)
+            || new_memory && self.returned.get(out.index()) == Some(&true);
         let relays = self.layouts == Layouts::Kept && a.strides != b.strides;
         let same = a.dtype == b.dtype && a.sizes == b.sizes && !relays;
         (same && !training && !copies).then_some(*source)
