@@ -219,7 +219,7 @@ def refusals(folder, binary, device, environment):
     """Runs what must be refused; gives how many were not, or without the right words."""
     wrong = 0
     h100 = os.path.join(folder, "digits.h100_alone.inrush")
-    for target, words in (("rocm:0", "no executor"), ("cuda:99", "device 99"), ("cpu", "compiled for")):
+    for target, words in (("rocm:0", "no HIP driver"), ("cuda:99", "device 99"), ("cpu", "compiled for")):
         command = [binary, "run", h100, "--device", target]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         right = done.returncode not in (0, 101) and words in done.stderr

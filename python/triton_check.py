@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from kernel_results import differs, largest_within
+from kernel_results import differs, largest_within, rounded_weights
 
 
 def load(folder, entry, name):
@@ -135,7 +135,7 @@ def run(folder, index, args):
                 tensors += values
                 if launch["programs"] > 0:
                     kernel(launch["kernel"])[(launch["programs"],)](*values, **entry["constants"])
-            within = largest_within(tensors)
+            within, moved = largest_within(tensors), rounded_weights(plan, tensors)
             for out in plan["outputs"]:
                 dtype = getattr(torch, out["dtype"])
                 held = storage[str(out["buf"])]
@@ -143,7 +143,7 @@ def run(folder, index, args):
                 flat = held[: held.numel() // size * size].view(dtype)
                 want = given[out["name"]]
                 got = torch.as_strided(flat, out["sizes"], out["strides"], out["offset"])
-                problem = differs(got, want, plan, 5e-5, within)
+                problem = differs(got, want, plan, 5e-5, within, moved)
                 if problem:
                     failures.append(f"{program['name']} {out['name']}: {problem} ({', '.join(program['kernels'])})")
         except Exception as e:
