@@ -141,6 +141,17 @@ def twice_read(k, m, x, y):
     return before - y, after, before.sum()
 
 
+def in_the_middle(k, m, x, y):
+    """A kernel overwrites the last use of a part that begins off 16 bytes."""
+    a = x.mul(2)
+    b = a[:, 1:].reshape(-1)[1:]
+    c = (y + 1)[1:].clone()
+    d = (x * 3).view(-1)[3:].clone()
+    k.scale_(c, 2.0)
+    k.scale_(d, 0.5)
+    return c, d + 1, k.add(b, b)
+
+
 def of_rows(k, m, x, y):
     both = k.squares(x, y[0])
     return both[0] * 2, both[1]
@@ -180,6 +191,7 @@ CASES = {
     "writes buffer": (writes_buffer, [(7, 18)] * 3, None),
     "in order": (in_order, [(7, 18)], None),
     "in order, dynamic": (in_order, [(7, 18), (9, 18)], ({0: ROWS}, {0: ROWS})),
+    "in the middle": (in_the_middle, [(7, 18)], None),
     "twice read": (twice_read, [(7, 18)], None),
     "of rows, dynamic": (of_rows, [(7, 18), (3, 18)], ({0: ROWS}, {0: ROWS})),
     "of kinds": (of_kinds, [(7, 18)], None),

@@ -113,7 +113,13 @@ impl Placement {
                 StepKind::Kernel(k) => {
                     for (w, out) in k.written.iter().zip(&k.outs) {
                         h.storage[*out] = match k.tensors[*w] {
-                            Some(s) if is_last(&h.storage, &reads, at, k, *w, s) => {
+                            // A kernel that takes an address for a multiple of 16 bytes gets a copy of what may begin elsewhere, and
+                            // its writes would stay there.
+                            Some(s)
+                                if is_last(&h.storage, &reads, at, k, *w, s)
+                                    && !(k.aligned.contains(w)
+                                        && matches!(h.storage[s], Storage::Inside(_))) =>
+                            {
                                 Storage::Inside(s)
                             }
                             _ => Storage::Arena,
