@@ -8,27 +8,17 @@ configuration from its source and launches it itself; other kernels are launched
 
 from __future__ import annotations
 
-import ast
-import builtins
 import hashlib
-import math
 import operator
 import os
-import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Iterator
 
 import torch
 
 from inrush import torch_internals
 from inrush.triton import tuned_kernels
-
-# What kernels may name beside their own module's functions and constants.
-_LIBRARIES = ("triton", "math")
-
-
-class NotStandalone(Exception):
-    """Why a kernel cannot be written down as a module of its own."""
+from inrush.triton.standalone import TYPES, NotStandalone, constant, source
 
 
 @dataclass(frozen=True)
@@ -307,7 +297,7 @@ def _single(kernel: Any, constants: dict[str, Any], values: dict[str, Any]) -> t
         return inner, all_options[0], None, None
     why = f"it is tuned by measurement: {len(all_options)} configurations"
     try:
-        known = {k: _constant(v) for k, v in constants.items()}
+        known = {k: constant(v) for k, v in constants.items()}
         tuning = tuned_kernels.key(kernel, source(inner), known, values)
     except NotStandalone as error:
         return inner, str(error), None, None
@@ -353,12 +343,6 @@ def configurations(kernel: Any) -> tuple[Any, list[dict[str, Any]] | str]:
     return inner, found_options
 
 
-_TYPES = {
-    torch.bool: "i1", torch.uint8: "u8", torch.int8: "i8", torch.uint16: "u16", torch.int16: "i16",
-    torch.uint32: "u32", torch.int32: "i32", torch.uint64: "u64", torch.int64: "i64",
-    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
-    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
-}  # fmt: skip
 # Numbers that the native half passes.
 _NUMBERS = ("i1", "i32", "u32", "i64", "u64", "fp32")
 
@@ -384,9 +368,9 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
             continue
         if isinstance(value, Tensor):
             fake = tensors[value.at].meta["val"]
-            if fake.dtype not in _TYPES:
+            if fake.dtype not in TYPES:
                 raise NotStandalone(f"`{name}` has the dtype {fake.dtype}")
-            signature.append((name, "*" + _TYPES[fake.dtype]))
+            signature.append((name, "*" + TYPES[fake.dtype]))
             passed.append(value)
             if aligned and _aligned(fake) and not parameter.do_not_specialize_on_alignment:
                 divisible.append(at)
@@ -404,7 +388,7 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
     text = source(kernel)
     if "tensormap" in text:
         raise NotStandalone("it makes descriptors by hand")
-    text += f"CONSTANTS = { {k: _constant(v) for k, v in constants.items()} !r}\n"
+    text += f"CONSTANTS = { {k: constant(v) for k, v in constants.items()} !r}\n"
     # The build's digest leaves out what it takes for comments; of a user's text nothing is left out.
     text += f"DIGEST = {hashlib.sha256(text.encode()).hexdigest()!r}\n"
     return Native(text, kernel.__name__, signature, passed, divisible, at_multiples, options["num_warps"], options["num_stages"])
@@ -437,113 +421,6 @@ def _number(parameter: Any, value: Any, numbers: Any) -> str:
     return kind
 
 
-class _Literal(str):
-    """Text that stands for itself."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _constant(value: Any) -> Any:
-    """A constant with a text that reads back to it."""
-    import triton.language as tl
-
-    if isinstance(value, tl.constexpr):
-        value = value.value
-    if isinstance(value, tl.dtype):
-        name = str(value)
-        for known in (name, *[k for k, v in vars(tl).items() if v is value]):
-            if getattr(tl, known, None) is value:
-                return _Literal(f"__import__('triton.language', fromlist=['x']).{known}")
-        raise NotStandalone(f"a constant is the type {value}")
-    if isinstance(value, torch.dtype) and value in _TYPES:
-        raise NotStandalone(f"a constant is PyTorch's {value}")
-    if isinstance(value, float) and not math.isfinite(value):
-        return _Literal(f"float({str(value)!r})")
-    if value is None or type(value) in (int, float, bool, str):
-        return value
-    if type(value) in (tuple, list):
-        return tuple(_constant(v) for v in value)
-    raise NotStandalone(f"a constant is a {type(value).__name__}")
-
-
-@dataclass
-class _Module:
-    """A Python module under construction, with all that a kernel names."""
-
-    lines: list[str] = field(default_factory=list)
-    taken: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, name: str, value: Any, text: str) -> None:
-        if name in self.taken:
-            if self.taken[name] is not value:
-                raise NotStandalone(f"`{name}` means two things")
-            return
-        self.taken[name] = value
-        self.lines.append(text)
-
-    def name(self, name: str, value: Any) -> None:
-        """Makes ``name`` mean ``value``."""
-        import triton.language as tl
-        from triton.runtime.jit import JITFunction
-
-        if name in self.taken and self.taken[name] is value:
-            return
-        home = getattr(value, "__module__", None) or ""
-        own = getattr(value, "__name__", None)
-        if isinstance(value, types.ModuleType):
-            if value.__name__.split(".")[0] not in _LIBRARIES:
-                raise NotStandalone(f"it names the module `{value.__name__}`")
-            self.add(name, value, f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
-        elif isinstance(home, str) and home.split(".")[0] in _LIBRARIES and own and not isinstance(value, tl.constexpr):
-            self.add(name, value, f"from {home} import {own} as {name}")
-        elif isinstance(value, JITFunction):
-            self.function(value)
-            if name != value.__name__:
-                self.add(name, value, f"{name} = {value.__name__}")
-        elif isinstance(value, tl.constexpr):
-            self.add(name, value, f"{name} = __import__('triton.language', fromlist=['x']).constexpr({_constant(value)!r})")
-        elif isinstance(value, tl.dtype):
-            self.add(name, value, f"{name} = {_constant(value)!r}")
-        else:
-            raise NotStandalone(f"it names `{name}`, a {type(value).__name__}")
-
-    def function(self, kernel: Any) -> None:
-        if self.taken.get(kernel.__name__) is kernel:
-            return
-        if getattr(kernel, "is_gluon", lambda: False)():
-            raise NotStandalone("it is written in Gluon")
-        scope = kernel.get_capture_scope()
-        for name in sorted(_names(kernel.src)):
-            if name in scope and scope[name] is not kernel:
-                self.name(name, scope[name])
-            elif name not in scope and not hasattr(builtins, name):
-                raise NotStandalone(f"nothing says what `{name}` is")
-        where = f"# {kernel.fn.__code__.co_filename}:{kernel.fn.__code__.co_firstlineno}"
-        noinline = "(noinline=True)" if getattr(kernel, "noinline", None) else ""
-        self.add("triton", __import__("triton"), "import triton")
-        self.add(kernel.__name__, kernel, f"\n{where}\n@triton.jit{noinline}\n{kernel.src.rstrip()}\n")
-
-
-def _names(text: str) -> set[str]:
-    """Names of a function that are no names of its own."""
-    tree = ast.parse(text)
-    stored, loaded = set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (loaded if isinstance(node.ctx, ast.Load) else stored).add(node.id)
-        elif isinstance(node, ast.arg):
-            stored.add(node.arg)
-    return loaded - stored
-
-
-def source(kernel: Any) -> str:
-    """A module that holds the function and all that it names."""
-    module = _Module()
-    module.function(kernel)
-    return "\n".join(module.lines) + "\n"
-
-
 def identities(gm: Any) -> Iterator[str]:
     """Yields what launches in a graph of Dynamo's depend on in addition to the graph, for keys of caches."""
     for module in gm.modules():
@@ -557,7 +434,7 @@ def identities(gm: Any) -> Iterator[str]:
                         raise NotStandalone("it takes descriptors that the host makes")
                     if isinstance(options, str):
                         raise NotStandalone(options)
-                    known = {k: _constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}
+                    known = {k: constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}
                     yield repr((source(single), sorted(options.items(), key=str), sorted(known.items())))
                 except NotStandalone as why:
                     raise torch_internals.BypassCache(f"a Triton kernel of the user: {why}") from None
