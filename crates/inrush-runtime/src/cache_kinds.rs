@@ -195,6 +195,10 @@ fn entries(folder: &Path, kind: usize, all: &mut Vec<Entry>) {
         };
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
         let name = name.unwrap_or_default();
+        if name.starts_with('.') {
+            // A file that another process is writing.
+            continue;
+        }
         let stem = name.split('.').next().unwrap_or_default().to_string();
         let (bytes, used) = measure(&path, &meta);
         let e = by_name.entry(stem).or_insert(Entry {
@@ -271,6 +275,7 @@ mod tests {
         write(at, "graphs/build/entry/part", 300, 20);
         write(at, "graphs/build/entry/other/part", 30, 40);
         write(at, "tuned/t.json", 7, 30);
+        write(at, "tuned/.tmpAb12", 70, 1);
         write(at, "kernels/w.json", 8, 60);
         write(at, "reproductions/today-x/model.pt", 400, 70);
         write(at, "notes/mine.txt", 9, 1000);
@@ -306,6 +311,8 @@ mod tests {
         // Files of others stay.
         assert!(dir.path().join("notes/mine.txt").exists());
         assert!(dir.path().join("triton/worker.py").exists());
+        // So does what another process is writing.
+        assert!(dir.path().join("tuned/.tmpAb12").exists());
         assert!(kind("objects").is_ok());
         let wrong = kind("object").err().expect("an error").to_string();
         assert!(wrong.contains("triton, graphs"), "{wrong}");

@@ -131,11 +131,10 @@ def _measure(kernel: Any, grid: Any, arguments: dict[str, Any], tensors: list[An
         return None
     size = lambda n: torch_internals.hint(n.meta["val"] if isinstance(n, torch.fx.Node) else n)  # noqa: E731
     with torch_internals.no_tracing():
-        values = user_kernels.values_of(arguments, [_drawn(t.meta["val"]) for t in tensors], [size(n) for n in numbers])
-        sizes = [tuple(size(n) for n in g) for g in grid]
         try:
-            user_kernels.run(kernel, sizes, values)
-        except RuntimeError as error:
+            values = user_kernels.values_of(arguments, [_drawn(t.meta["val"]) for t in tensors], [size(n) for n in numbers])
+            user_kernels.run(kernel, [tuple(size(n) for n in g) for g in grid], values)
+        except Exception as error:  # Too little memory, or whatever Triton raises: the package takes another configuration.
             log.package.warning("the Triton kernel `%s` could not be measured: %s", getattr(kernel, "__name__", "kernel"), error)
             return None
     best = [at for at, config in enumerate(kernel.configs) if config is kernel.best_config]
