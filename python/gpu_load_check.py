@@ -1020,7 +1020,7 @@ assert sys.modules["triton"] is None
 
 
 def group_userkernels(folder, device):
-    """Triton kernels of users: `exported_kernels.py` and `user_kernels.py` lie here or in `tests`."""
+    """Triton kernels of users. Takes `exported_kernels.py` and `user_kernels.py` from this folder or from `tests`."""
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
     import exported_kernels
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,12 +63,13 @@ def schemas(program: torch.export.ExportedProgram) -> list[str]:
     return list(found)
 
 
-def take_from_torch(path: str, device: str) -> None:
-    """Registers PyTorch's functions for what a package calls and nothing has registered."""
-    for schema, registered in _native.package_operators(path, device):
+def take_from_torch(schemas: Sequence[str], device: str) -> None:
+    """Registers PyTorch's functions for operators that nothing has registered."""
+    for schema in dict.fromkeys(schemas):
         key = schema.split("(")[0], device
         # What PyTorch has now may be another operator than before.
-        op = None if registered and key not in _automatic else _of_torch(schema)
+        own = key not in _automatic and _native.is_operator_registered(schema, device)
+        op = None if own else _of_torch(schema)
         if op is not None:
             log.package.info("%s is PyTorch's", schema)
             _register(str(op._schema), _of_overload(op), device)
@@ -109,8 +111,6 @@ def _tensor(capsule: Any) -> torch.Tensor:
 
 def _stream(args: Sequence[Any], results: Sequence[Any], stream: int) -> Any:
     """Makes the call's stream PyTorch's current one."""
-    import contextlib
-
     import torch
 
     flat = [t for a in (*args, *results) for t in (a if isinstance(a, list) else [a])]

@@ -85,7 +85,7 @@ def aot_compile(
 
 def _refuse_operators(path: str) -> None:
     """Refuses operators of the user's, whose functions PyTorch's loader does not pass on."""
-    found = [schema for device in ("cpu", "cuda") for schema, _ in _native.package_operators(path, device)]
+    found = [schema for _, called in _native.package_targets(path) for schema in called]
     if found:
         raise UnsupportedError(f"custom operators in a package that PyTorch loads by itself: {', '.join(dict.fromkeys(found))}")
 
@@ -121,11 +121,11 @@ def load(
     import torch
 
     path = os.fspath(path)
+    targets = _native.package_targets(path)
     if device is None:
-        of_cpu = [name for name in _native.package_targets(path) if name.startswith("cpu")]
-        device = "cpu" if of_cpu else "cuda:0"
+        device = "cpu" if any(name.startswith("cpu") for name, _ in targets) else "cuda:0"
     on = _device(device)
-    operators.take_from_torch(path, on.type)
+    operators.take_from_torch([s for name, called in targets if name.startswith(on.type) for s in called], on.type)
     if on.type == "cpu":
         if cuda_graphs:
             raise InputError("CUDA graphs are for GPUs, not for the CPU")

@@ -55,7 +55,7 @@ mod _native {
     use super::callable::{Compiled, compile_fx, restore};
 
     #[pymodule_export]
-    use super::operators::{load_operators, package_operators, register};
+    use super::operators::{is_operator_registered, load_operators, register};
 
     #[pymodule_export]
     use super::package::{

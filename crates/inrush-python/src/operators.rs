@@ -6,8 +6,7 @@ use crate::errors::raise;
 use dlpark::ffi::DLManagedTensor;
 use inrush_base::schema::Operator;
 use inrush_base::{Error, Result};
-use inrush_package::Package;
-use inrush_program::parts::operator_calls;
+use inrush_program::parts::Custom;
 use inrush_runtime::Writes;
 use inrush_runtime::dlpack::{Memory, lend_unversioned};
 use inrush_runtime::operators::{
@@ -44,36 +43,23 @@ pub fn load_operators(py: Python<'_>, path: PathBuf) -> PyResult<()> {
         .map_err(raise)
 }
 
-/// Returns the declarations of the operators that a package's targets call, and for each whether it has a function for the
-/// kind of device.
+/// Returns true if the operator of a declaration has a function for a kind of device.
 #[pyfunction]
-pub fn package_operators(
-    py: Python<'_>,
-    path: PathBuf,
-    device: &str,
-) -> PyResult<Vec<(String, bool)>> {
-    let read = || -> Result<Vec<(String, bool)>> {
-        let device = OperatorDevice::parse(device)?;
-        let package = Package::open(&path)?;
-        let calls: Vec<_> = match device {
-            OperatorDevice::CPU => {
-                let of_cpus = package.cpus().flat_map(|t| operator_calls(&t.program));
-                of_cpus.collect()
-            }
-            _ => {
-                let of_kind = package.gpus().filter(|t| t.gpu.kind == device.name());
-                of_kind.flat_map(|t| t.lowered.operator_calls()).collect()
-            }
-        };
-        let all: BTreeSet<&str> = calls.into_iter().map(|c| c.operator.as_str()).collect();
-        (all.into_iter())
-            .map(|text| {
-                let name = Operator::parse(text)?.name;
-                Ok((text.to_string(), operators::is_registered(&name, device)))
-            })
-            .collect()
+pub fn is_operator_registered(declaration: &str, device: &str) -> PyResult<bool> {
+    let look = || -> Result<bool> {
+        let name = Operator::parse(declaration)?.name;
+        Ok(operators::is_registered(
+            &name,
+            OperatorDevice::parse(device)?,
+        ))
     };
-    py.detach(read).map_err(raise)
+    look().map_err(raise)
+}
+
+/// Returns the declarations in calls of operators, sorted, each once.
+pub(crate) fn declared_in(calls: Vec<&Custom>) -> Vec<String> {
+    let all: BTreeSet<&str> = calls.into_iter().map(|c| c.operator.as_str()).collect();
+    all.into_iter().map(str::to_string).collect()
 }
 
 /// Reads declarations of operators, without those that the compiler knows.

@@ -25,6 +25,7 @@ use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_host::program::HostProgram;
 use inrush_host::{dtype_code, dtype_of};
 use inrush_package::{Cpu, Package, TargetParts, WeightData, aoti};
+use inrush_program::parts::operator_calls;
 use inrush_program::{InputType, Program, Reads};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
@@ -521,16 +522,22 @@ fn input_line(i: &InputSpec) -> InputLine {
     (i.name.clone(), tensor, kind, bounds.collect(), i.written)
 }
 
-/// Returns the names of a package's targets, those for CPUs first, such as `cpu:avx2`.
+/// Returns the targets of a package: for each its name and the declarations of the operators of the user's that it calls.
 #[pyfunction]
-pub fn package_targets(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
-    let names = || -> Result<Vec<String>> {
+pub fn package_targets(py: Python<'_>, path: PathBuf) -> PyResult<Vec<(String, Vec<String>)>> {
+    let read = || -> Result<Vec<(String, Vec<String>)>> {
         let package = Package::open(&path)?;
-        let cpus = package.cpus().map(|t| t.cpu.to_string());
-        let gpus = package.gpus().map(|t| t.gpu.to_string());
+        let cpus = package.cpus().map(|t| {
+            let calls = operator_calls(&t.program);
+            (t.cpu.to_string(), operators::declared_in(calls))
+        });
+        let gpus = package.gpus().map(|t| {
+            let calls = t.lowered.operator_calls();
+            (t.gpu.to_string(), operators::declared_in(calls))
+        });
         Ok(cpus.chain(gpus).collect())
     };
-    py.detach(names).map_err(raise)
+    py.detach(read).map_err(raise)
 }
 
 /// Loads a package for the CPU: a callable of flat arguments, and what these are.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# What kernels may name beside their own module's functions and constants.
+# Packages that kernels may name, besides functions and constants of their own module.
 _LIBRARIES = ("triton", "math")
 
 

@@ -9,12 +9,11 @@ use crate::host::Host;
 use crate::program::{Layout, Lowered};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{Error, Result};
-use inrush_program::SizeId;
 use inrush_program::parts::{Argument, Custom};
 use inrush_runtime::operators::{
-    OperatorCall, OperatorTensor, Registered, arguments, check_calls, invoke,
+    OperatorCall, OperatorDevice, OperatorTensor, Registered, arguments, check_asked_for,
+    check_calls, declared_result, find_operator, invoke,
 };
-use inrush_runtime::operators::{OperatorDevice, find_operator};
 use inrush_runtime::tensor::contiguous_strides;
 
 /// Checks that a program's operators have functions for GPUs, those of its bodies too.
@@ -81,7 +80,7 @@ impl CallState<'_> {
             }
         }
         let mut given: Vec<_> = tensors.iter().map(|all| all.iter()).collect();
-        let args = arguments(c, &|id| self.size(id), |at, _| {
+        let args = arguments(c, schema, &|id| self.size(id), |at, _| {
             let next = given[at].next();
             next.map(operator_tensor)
                 .ok_or_else(|| Error::internal("an argument has fewer tensors"))
@@ -129,31 +128,13 @@ impl CallState<'_> {
 
     /// Returns the shape of a result; `None` if a size is not known before the call.
     fn result_shape(&self, l: &Layout) -> Result<Option<Shape>> {
-        let known = |ids: &[SizeId]| -> Option<Vec<i64>> {
-            ids.iter().map(|id| self.sizes[id.0 as usize]).collect()
-        };
-        let (Some(sizes), Some(strides)) = (known(&l.sizes), known(&l.strides)) else {
-            return Ok(None);
-        };
-        if sizes.iter().chain(&strides).any(|n| *n < 0) {
-            return Err(Error::input(format!(
-                "a result of sizes {sizes:?} and strides {strides:?}"
-            )));
-        }
-        Ok(Some(shape(l, &sizes, &strides)))
+        let layout = declared_result(l, &|id| self.sizes[id.0 as usize])?;
+        Ok(layout.map(|(sizes, strides)| shape(l, &sizes, &strides)))
     }
 
     /// Returns the shape of a result of the sizes that a function asks for.
     fn asked_for(&self, l: &Layout, sizes: &[i64]) -> Result<Shape> {
-        let known = |id: &SizeId| self.sizes[id.0 as usize];
-        let fits = sizes.len() == l.sizes.len()
-            && (sizes.iter().zip(&l.sizes))
-                .all(|(n, id)| *n >= 0 && known(id).is_none_or(|known| known == *n));
-        if !fits {
-            return Err(Error::input(format!(
-                "a result of sizes {sizes:?}, which are not those that the program declares"
-            )));
-        }
+        check_asked_for(l, sizes, &|id| self.sizes[id.0 as usize])?;
         Ok(shape(l, sizes, &contiguous_strides(sizes)))
     }
 }

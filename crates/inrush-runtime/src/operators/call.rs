@@ -2,7 +2,9 @@
 
 use super::Registered;
 use dlpark::ffi::{DLDevice, DLDeviceType};
+use inrush_base::schema::{Kind, Schema};
 use inrush_base::{DType, Error, Result, Scalar};
+use inrush_program::host::Layout;
 use inrush_program::parts::{Argument, Custom};
 use inrush_program::{Num, SizeId};
 use std::any::Any;
@@ -169,12 +171,53 @@ impl<'a> OperatorCall<'a> {
     }
 }
 
-/// Builds the arguments of a call. `tensor` gives the tensor of a slot, by the argument's position.
+/// Returns sizes and strides of a result that is allocated ahead of the call; `None` if a size is not known then.
+///
+/// # Errors
+/// An input error for negative sizes and strides.
+pub fn declared_result(
+    l: &Layout,
+    known: &dyn Fn(SizeId) -> Option<i64>,
+) -> Result<Option<(Vec<i64>, Vec<i64>)>> {
+    let all = |ids: &[SizeId]| -> Option<Vec<i64>> { ids.iter().map(|id| known(*id)).collect() };
+    let (Some(sizes), Some(strides)) = (all(&l.sizes), all(&l.strides)) else {
+        return Ok(None);
+    };
+    if sizes.iter().chain(&strides).any(|n| *n < 0) {
+        return Err(Error::input(format!(
+            "a result of sizes {sizes:?} and strides {strides:?}"
+        )));
+    }
+    Ok(Some((sizes, strides)))
+}
+
+/// Checks the sizes that a function asks for against those that the program declares.
+///
+/// # Errors
+/// An input error where they differ, or one is negative.
+pub fn check_asked_for(
+    l: &Layout,
+    sizes: &[i64],
+    known: &dyn Fn(SizeId) -> Option<i64>,
+) -> Result<()> {
+    let fits = sizes.len() == l.sizes.len()
+        && (sizes.iter().zip(&l.sizes))
+            .all(|(n, id)| *n >= 0 && known(*id).is_none_or(|known| known == *n));
+    if fits {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "a result of sizes {sizes:?}, which are not those that the program declares"
+    )))
+}
+
+/// Builds the arguments of a call by its operator's schema. `tensor` gives the tensor of a slot, by the argument's position.
 ///
 /// # Errors
 /// Those of the functions.
 pub fn arguments(
     call: &Custom,
+    schema: &Schema,
     size: &dyn Fn(SizeId) -> Result<i64>,
     mut tensor: impl FnMut(usize, usize) -> Result<OperatorTensor>,
 ) -> Result<Vec<Arg>> {
@@ -197,7 +240,7 @@ pub fn arguments(
                 Scalar::Int(v) => Arg::Int(v),
                 Scalar::Float(v) => Arg::Float(v),
             },
-            Argument::Nums(all) => numbers(all, call, at)?,
+            Argument::Nums(all) => numbers(all, schema.params.get(at).map(|p| p.kind))?,
             Argument::Text(t) => Arg::Text(t.clone()),
             Argument::DType(d) => Arg::DType(d.0),
         });
@@ -206,10 +249,7 @@ pub fn arguments(
 }
 
 /// Returns a list of numbers. What an empty one is a list of, the schema says.
-fn numbers(all: &[Num], call: &Custom, at: usize) -> Result<Arg> {
-    use inrush_base::schema::Kind;
-    let schema = call.declaration()?.schema;
-    let kind = schema.params.get(at).map(|p| p.kind);
+fn numbers(all: &[Num], kind: Option<Kind>) -> Result<Arg> {
     let of = all.iter().copied().map(Scalar::from);
     Ok(match kind {
         Some(Kind::Floats) => Arg::Floats(

@@ -13,7 +13,9 @@ mod c;
 mod call;
 
 pub use c::{COperator, load_operators, register_c};
-pub use call::{Arg, OperatorCall, OperatorTensor, arguments, invoke};
+pub use call::{
+    Arg, OperatorCall, OperatorTensor, arguments, check_asked_for, declared_result, invoke,
+};
 
 use inrush_base::schema::Operator;
 use inrush_base::{Device, Error, Result};

@@ -1,10 +1,12 @@
 //! Calls of operators of the user's.
 
 use super::call::Call;
-use crate::operators::{OperatorCall, OperatorTensor, Registered, arguments, invoke};
+use crate::operators::{
+    OperatorCall, OperatorTensor, Registered, arguments, check_asked_for, declared_result, invoke,
+};
 use crate::tensor::{Tensor, Value, contiguous_strides};
 use dlpark::ffi::{DLDevice, DLDeviceType};
-use inrush_base::{Error, Result};
+use inrush_base::Result;
 use inrush_program::host::Layout;
 use inrush_program::parts::{Argument, Custom};
 use std::sync::Arc;
@@ -18,16 +20,19 @@ impl Call<'_> {
         frees: &[usize],
     ) -> Result<()> {
         let schema = &function.operator.schema;
+        let reads = c.reads();
         let mut written: Vec<Option<Tensor>> = vec![None; c.args.len()];
         for (at, a) in c.args.iter().enumerate() {
             if let (Argument::Tensor(slot), true) = (a, c.written(schema, at).is_some()) {
-                let alone = c.reads().iter().filter(|s| *s == slot).count() == 1;
+                let alone = reads.iter().filter(|s| *s == slot).count() == 1;
                 written[at] = Some(self.to_write(*slot, alone && frees.contains(slot))?);
             }
         }
-        let args = arguments(c, &|id| self.size(id), |at, slot| match &written[at] {
-            Some(t) => Ok(operator_tensor(t)),
-            None => self.tensor(slot).map(operator_tensor),
+        let args = arguments(c, schema, &|id| self.size(id), |at, slot| {
+            match &written[at] {
+                Some(t) => Ok(operator_tensor(t)),
+                None => self.tensor(slot).map(operator_tensor),
+            }
         })?;
         let mut made: Vec<Option<Tensor>> = (c.results.iter())
             .map(|l| self.result(l))
@@ -68,30 +73,15 @@ impl Call<'_> {
 
     /// Allocates a result; `None` if a size is not known before the call.
     fn result(&self, l: &Layout) -> Result<Option<Tensor>> {
-        let known = |ids: &[inrush_program::SizeId]| -> Option<Vec<i64>> {
-            ids.iter().map(|id| self.known(*id)).collect()
-        };
-        let (Some(sizes), Some(strides)) = (known(&l.sizes), known(&l.strides)) else {
-            return Ok(None);
-        };
-        if sizes.iter().chain(&strides).any(|n| *n < 0) {
-            return Err(Error::input(format!(
-                "a result of sizes {sizes:?} and strides {strides:?}"
-            )));
-        }
-        self.allocate(l.dtype.0, sizes, strides).map(Some)
+        let layout = declared_result(l, &|id| self.known(id))?;
+        layout
+            .map(|(sizes, strides)| self.allocate(l.dtype.0, sizes, strides))
+            .transpose()
     }
 
     /// Allocates a result of the sizes that a function asks for.
     fn asked_for(&self, l: &Layout, sizes: &[i64]) -> Result<Tensor> {
-        let fits = sizes.len() == l.sizes.len()
-            && (sizes.iter().zip(&l.sizes))
-                .all(|(n, id)| *n >= 0 && self.known(*id).is_none_or(|known| known == *n));
-        if !fits {
-            return Err(Error::input(format!(
-                "a result of sizes {sizes:?}, which are not those that the program declares"
-            )));
-        }
+        check_asked_for(l, sizes, &|id| self.known(id))?;
         self.allocate(l.dtype.0, sizes.to_vec(), contiguous_strides(sizes))
     }
 }
