@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from inrush import _native, fallback, log, operators
 from inrush._native import InputError, UnsupportedError
-from inrush.triton import exported
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +50,9 @@ def aot_compile(
     """
     import torch
     from torch.utils import _pytree as pytree
+
+    # It imports PyTorch's compiler: seconds that a process that only loads packages does not wait.
+    from inrush.triton import exported
 
     if not isinstance(program, torch.export.ExportedProgram):
         raise InputError(f"an ExportedProgram of torch.export is needed, not {type(program).__name__}")

@@ -285,3 +285,19 @@ def test_inputs_of_another_device_are_refused(exported, tmp_path):
         loaded((a, a.to("meta")), bias=bias)
     with pytest.raises(inrush.InputError, match="`linear.bias` is on meta, the package was loaded for cpu"):
         loaded.update_weights({"linear.bias": torch.empty(3, device="meta")})
+
+
+def test_loading_and_calling_import_no_compiler(exported, tmp_path):
+    """PyTorch's compiler and SymPy take seconds to import; a process that runs packages needs neither."""
+    _, program = exported
+    path = inrush.aot_compile(program, tmp_path / "model.inrush")
+    code = f"""
+        import sys, torch, inrush
+        had = set(sys.modules)
+        loaded = inrush.load({path!r})
+        loaded((torch.ones(2, 4), torch.ones(2, 4)), bias=torch.ones(3))
+        heavy = [n for n in ("torch._dynamo", "torch._inductor", "torch._functorch", "sympy") if n in sys.modules and n not in had]
+        sys.exit(" ".join(heavy) or 0)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
