@@ -43,6 +43,7 @@ ways! {
     Epilogue "product: sums through an epilogue",
     // Stage fuse.
     Split "fuse: reductions split among threads",
+    SplitColumns "fuse: reductions down columns split by rows",
     SplitOnline "fuse: split variances and softmaxes in one pass over memory",
     TurnedPlanes "fuse: convolutions by planes",
     // Stage tile.
@@ -65,6 +66,7 @@ ways! {
     Strips "emit: sums of columns by strips",
     Rows "emit: rows of windows side by side",
     Copies "emit: several vectors side by side",
+    Interleave "emit: elements of several vectors interleaved",
     PartialVector "emit: a partial vector at the end",
     LazyBranch "emit: branches that are taken by need",
     Combine "emit: combining stores one by one",

@@ -41,6 +41,7 @@ mod expr;
 mod facts;
 mod gamma;
 mod helpers;
+mod interleave;
 mod kernel;
 mod libm;
 mod load;

@@ -202,6 +202,9 @@ impl Emitter<'_> {
         if let Some(rows) = self.jam_rows(l) {
             return self.jammed_rows(l, rows, &name);
         }
+        if let Some(store) = self.interleaved(l) {
+            return self.interleave(l, &name, store);
+        }
         let bounds = self.bounds(l, &name)?;
         match l.role {
             Role::Serial => self.serial_loop(l, &name, &bounds),

@@ -371,9 +371,20 @@ impl Helpers {
         })
     }
 
+    /// A macro that picks lanes of two vectors of `w` elements of 32 bits, whichever compiler reads it.
+    pub(crate) fn shuffle(&mut self, w: u32) {
+        let m = self.vector(CType::I32, w);
+        self.add(&format!("SHUF{w}"), |_| {
+            format!(
+                "#ifdef __clang__\n#define SHUF{w}(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
+                 #else\n#define SHUF{w}(a, b, ...) __builtin_shuffle(a, b, ({m}){{__VA_ARGS__}})\n#endif\n"
+            )
+        });
+    }
+
     /// An 8 x 8 block of 32-bit elements, from rows `s` apart to rows `d` apart.
     fn transpose8(&mut self) -> &'static str {
-        let (v, m) = (self.vector(CType::F32, 8), self.vector(CType::I32, 8));
+        let v = self.vector(CType::F32, 8);
         let mut body = String::new();
         for i in 0..8 {
             _ = writeln!(body, "{v} r{i} = *(const {v}u *)(p + {i} * s);");
@@ -398,11 +409,7 @@ impl Helpers {
         for (i, o) in [0, 2, 4, 6, 1, 3, 5, 7].iter().enumerate() {
             _ = writeln!(body, "*({v}u *)(t + {i} * d) = o{o};");
         }
-        let shuffle = format!(
-            "#ifdef __clang__\n#define SHUF8(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)\n\
-             #else\n#define SHUF8(a, b, ...) __builtin_shuffle(a, b, ({m}){{__VA_ARGS__}})\n#endif\n"
-        );
-        self.add("SHUF8", |_| shuffle);
+        self.shuffle(8);
         self.function(
             "transpose8",
             format_args!("void transpose8(f32 *t, i64 d, const f32 *p, i64 s)"),

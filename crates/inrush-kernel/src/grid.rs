@@ -123,6 +123,12 @@ impl Partition<'_, '_, '_> {
                     }
                 }
             }
+            Strategy::Interleave(axis) => {
+                let all = self.exprs.as_int(axis.size).unwrap_or(1);
+                self.outer.retain(|a| a.sym != axis.sym);
+                self.serial(axis, Range::Full(axis.size));
+                all * point
+            }
             Strategy::JamPixels(row) => {
                 reached(Way::Pixels);
                 self.row = Some(row.sym);
@@ -197,7 +203,7 @@ impl Partition<'_, '_, '_> {
             // A few tiles a unit: the next unit reads on where these rows ended, and so do the prefetchers.
             Strategy::Transpose(_) => (4 * TILE).max(width),
             Strategy::JamPixels(_) => PIXELS_VECTORS * width,
-            Strategy::Plain | Strategy::Interchange(_) => {
+            Strategy::Plain | Strategy::Interchange(_) | Strategy::Interleave(_) => {
                 let step = (lanes.unroll as i64).max(4) * width;
                 ((2 * UNIT_POINTS / point) / step * step).max(step)
             }

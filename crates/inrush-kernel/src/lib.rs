@@ -41,7 +41,7 @@ pub use conflicts::units_meet;
 pub use epilogue::tile_epilogue;
 pub use text::print;
 pub use tile::tile;
-pub use vectorize::jam_factors;
+pub use vectorize::{INTERLEAVED, jam_factors};
 pub use verify::verify;
 
 id_type!(

@@ -57,6 +57,9 @@ pub fn fuse(mut loops: Loops, caps: &Caps, options: &Options) -> Result<Plan> {
         crate::conv_nchw::swap_operands(&mut loops, &mut nodes, caps);
     }
     crate::layout::choose(&mut loops, &nodes, caps);
+    if options.fuse {
+        nodes = crate::split::split_columns(&mut loops, nodes, caps)?;
+    }
     let deps = deps::Deps::new(&loops, &nodes);
     let at_load = fold_weights::at_load(&loops, &nodes, &deps);
     let fused = fusion::fuse(&loops, nodes, deps, &at_load, caps, options, &mut refusals)?;

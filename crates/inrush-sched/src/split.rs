@@ -31,9 +31,11 @@ use crate::Options;
 use crate::mixed_radix::{Split, split_axis};
 use inrush_loops::builder::sweep;
 
+mod columns;
 mod gpu;
 mod online;
 
+pub(crate) use columns::split_columns;
 pub(crate) use gpu::has_few_rows;
 use online::{Known, Spread};
 
@@ -95,13 +97,21 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
     let together = if columns { 4 * caps.lanes(4) as i64 } else { 1 };
     let threads = caps.threads as i64;
     let units = outer.saturating_add(together - 1) / together;
-    let target = 4 * threads;
     let few = units < threads && all / units.max(1) >= options.split_elements;
     let broken =
         columns && breaks_rows(ex, body, threads) && all / threads >= options.split_elements;
     if !(few || broken) || !splittable(ex, body) {
         return Ok(None);
     }
+    chunk_axes(ex, node, threads)
+}
+
+/// Returns how many leading reduction axes of a body give chunks for the threads. Splits an axis if that gives the right number.
+fn chunk_axes(ex: &Exprs, node: &mut Node, threads: i64) -> Result<Option<usize>> {
+    let Node::Body(body) = &*node else {
+        return Ok(None);
+    };
+    let target = 4 * threads;
     let at = body.outer;
     let first = body.axes[at];
     let size = ex.hint(first.size);
@@ -121,7 +131,7 @@ fn chunks(loops: &Loops, node: &mut Node, caps: &Caps, options: &Options) -> Res
             have = have.saturating_mul(ex.hint(body.axes[at + count].size));
             count += 1;
         }
-        let fits = have >= caps.threads as i64 && count < body.reduction_axes().len();
+        let fits = have >= threads && count < body.reduction_axes().len();
         return Ok(fits.then_some(count));
     }
     let Some(n) = ex.as_int(first.size) else {

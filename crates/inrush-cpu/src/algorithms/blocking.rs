@@ -116,6 +116,9 @@ const PACK: f64 = 0.8;
 /// The same for copying one of the left operand.
 const COPY: f64 = 1.5;
 
+/// Cycles of fetching one byte from another core's cache.
+const FOREIGN: f64 = 0.25;
+
 /// No more parts of the rows than this for each thread.
 const MOST_PARTS: usize = 8;
 
@@ -160,7 +163,8 @@ pub(crate) fn choose(p: &Problem) -> Blocking {
             } else {
                 1
             };
-            let (unit, cost) = cost(p, rows, cols, row_parts * panel_parts, packings);
+            let parts = (row_parts, panel_parts);
+            let (unit, cost) = cost(p, rows, cols, parts, packings);
             if cost < best_cost {
                 best_cost = cost;
                 best = Blocking {
@@ -185,8 +189,14 @@ fn next(n: usize) -> usize {
     n + (n / 4).max(1)
 }
 
-/// Estimates cycles of one unit, and of the whole on all threads.
-fn cost(p: &Problem, rows: usize, cols: usize, parts: usize, packings: usize) -> (f64, f64) {
+/// Estimates cycles of one unit, and of the whole on all threads. `parts` of the rows and of the panels.
+fn cost(
+    p: &Problem,
+    rows: usize,
+    cols: usize,
+    parts: (usize, usize),
+    packings: usize,
+) -> (f64, f64) {
     let (rows_f, cols_f, k) = (rows as f64, cols as f64, p.k as f64);
     let bytes = p.bytes as f64;
     let multiply = rows_f * cols_f * k / (2.0 * p.lanes as f64);
@@ -197,8 +207,13 @@ fn cost(p: &Problem, rows: usize, cols: usize, parts: usize, packings: usize) ->
         bytes / 10.0
     };
     let read_rhs = cols_f * k * read;
-    let unit = multiply + read_lhs + read_rhs + rows_f * cols_f / p.lanes as f64 + 500.0;
-    let units = p.matrices * parts;
+    let mut unit = multiply + read_lhs + read_rhs + rows_f * cols_f / p.lanes as f64 + 500.0;
+    let units = p.matrices * parts.0 * parts.1;
+    if p.matrices == 1 && parts.1 > 1 {
+        // The kernels before and after share rows out: what other threads wrote, or will read, is in their caches.
+        let foreign = 1.0 - 1.0 / p.threads.max(1) as f64;
+        unit += foreign * rows_f * (k + cols_f) * bytes * FOREIGN;
+    }
     let waves = units.div_ceil(p.threads.max(1)) as f64;
     // A quarter of a unit is what threads wait for each other at the end.
     (unit, unit * (waves + 0.25))

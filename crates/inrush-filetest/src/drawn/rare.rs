@@ -46,10 +46,19 @@ pub(super) fn pixels(m: &mut Make) -> Option<ValueId> {
     Some(v)
 }
 
-/// Reductions over the outer dimension, whose rows are a kilobyte or longer.
+/// Reductions over the outer dimension, whose rows are a kilobyte or longer, and over the pixels of images that are channels last.
 pub(super) fn columns(m: &mut Make) -> Option<ValueId> {
     m.whole = false;
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::BF16]);
+    if m.r.odds(1, 2) {
+        let [n, c] = [m.r.int(1, 2), m.r.of(&[20, 96, 130, 240])];
+        let [h, w] = [m.r.int(5, 17), m.r.int(5, 17)];
+        let x = m.input_with(dtype, &[n, c, h, w], &[h * w * c, 1, w * c, c]);
+        let op =
+            m.r.of(&["aten.mean.dim", "aten.sum.dim_IntList", "aten.amax.default"]);
+        let args = vec![Arg::Value(x), m.ints(&[2, 3]), Arg::Bool(m.r.odds(1, 2))];
+        return m.one(op, args);
+    }
     let sizes = [m.r.of(&[64, 65, 100, 130]), m.r.of(&[520, 700, 1031])];
     let x = m.input(dtype, &sizes);
     match m.r.below(3) {
@@ -113,6 +122,29 @@ pub(super) fn bytes(m: &mut Make) -> Option<ValueId> {
             m.one("aten.flip.default", vec![arg, dims])
         }
     }
+}
+
+/// Planes of a few channels, padded or not, that become channels last.
+pub(super) fn interleaved(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let dtype = m.r.of(&[DType::F32, DType::F32, DType::I32]);
+    let sizes = [
+        m.r.int(1, 2),
+        m.r.int(2, 4),
+        m.r.int(3, 9),
+        m.r.of(&[15, 16, 33, 70, 128]),
+    ];
+    let mut v = m.input(dtype, &sizes);
+    if m.r.odds(1, 2) {
+        let pads: Vec<i64> = (0..4).map(|_| m.r.int(0, 2)).collect();
+        let fill = m.r.int(0, 3);
+        let args = vec![Arg::Value(v), m.ints(&pads), m.int(fill)];
+        v = m.one("aten.constant_pad_nd.default", args)?;
+    }
+    let dims = m.ints(&[0, 2, 3, 1]);
+    let v = m.one("aten.permute.default", vec![Arg::Value(v), dims])?;
+    let parts = vec![Some(v); m.r.int(1, 2) as usize];
+    m.one("aten.cat.default", vec![Arg::Values(parts), m.int(1)])
 }
 
 /// Norms and softmaxes of long rows: a GPU splits those of many elements, and walks in steps those of which so much is read for

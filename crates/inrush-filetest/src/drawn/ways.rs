@@ -23,6 +23,7 @@ const VECTORS: &[Way] = &[
     Way::Rows,
     Way::LazyBranch,
     Way::CombineVector,
+    Way::Interleave,
 ];
 
 /// Ways that AVX-512 alone has.
@@ -82,7 +83,8 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         Way::Winograd2 | Way::Winograd4 => "minimal filtering",
         Way::Split | Way::OneWalk => "long reduction",
         Way::Pixels | Way::RowEdges | Way::Rows => "row of pixels",
-        Way::Strips => "sums of columns",
+        Way::Strips | Way::SplitColumns => "sums of columns",
+        Way::Interleave => "planes to pixels",
         Way::Bends => "bent row",
         Way::Beneath => "resampling",
         Way::Combine | Way::CombineVector | Way::Apart => "scatter",

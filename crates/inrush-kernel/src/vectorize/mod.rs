@@ -16,6 +16,7 @@
 //! The result is data. `grid.rs` builds the loops from it.
 
 mod interchange;
+mod interleave;
 mod score;
 mod stencil;
 mod transpose;
@@ -32,6 +33,7 @@ use inrush_loops::{Axis, ScalarOp};
 use score::score;
 
 pub(crate) use interchange::STEP as INTERCHANGE_STEP;
+pub use interleave::INTERLEAVED;
 pub(crate) use stencil::can_jam_rows;
 pub use stencil::jam_factors;
 pub(crate) use unroll::of_nest as unroll_of_nest;
@@ -80,6 +82,8 @@ pub(crate) enum Strategy {
     Transpose(Axis),
     /// This axis runs inside the lanes, since most work is invariant along it.
     Interchange(Axis),
+    /// This short axis runs inside the lanes, and its turns store neighbouring elements.
+    Interleave(Axis),
     /// Pixels of this axis, which runs around the lanes, are jammed.
     JamPixels(Axis),
 }
@@ -142,7 +146,7 @@ fn shared_lanes(g: &Group, at: usize, width: u32) -> SharedLanes {
     let axis = g.shared[at];
     let strategy = strategy(g, &axis, width);
     let unroll = match strategy {
-        Strategy::JamPixels(_) => 1,
+        Strategy::JamPixels(_) | Strategy::Interleave(_) => 1,
         // Whole cache lines of a transposed tile.
         Strategy::Transpose(_) if TILE % width as i64 == 0 => {
             (TILE / width as i64).clamp(1, 4) as u32
@@ -166,7 +170,7 @@ fn shared_lanes(g: &Group, at: usize, width: u32) -> SharedLanes {
     }
 }
 
-/// Chooses the first strategy that applies: transposition, interchange, jamming.
+/// Chooses the first strategy that applies: transposition, interleaving, interchange, jamming.
 fn strategy(g: &Group, lane: &Axis, width: u32) -> Strategy {
     let exprs = g.b.tables.exprs;
     let place = |a: &Axis| g.shared.iter().position(|s| s.sym == a.sym);
@@ -177,6 +181,9 @@ fn strategy(g: &Group, lane: &Axis, width: u32) -> Strategy {
     }
     if g.conflicts.combining {
         return Strategy::Plain;
+    }
+    if let Some(turns) = interleave::turns(g, lane) {
+        return Strategy::Interleave(turns);
     }
     if let Some(at) = interchange::inner_axis(g, lane) {
         return Strategy::Interchange(g.shared[at]);

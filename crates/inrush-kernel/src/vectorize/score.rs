@@ -4,6 +4,7 @@
 //! own costs more than it saves. Weights were fitted to measurements; only their order matters much.
 
 use super::Group;
+use super::interleave;
 use super::stencil::invariant_reduced;
 use super::transpose::transposes;
 use crate::nest::{Effect, EffectKind, Nest};
@@ -17,6 +18,8 @@ use smallvec::SmallVec;
 /// Gains of contiguous accesses.
 const LOAD: f64 = 1.0;
 const STORE: f64 = 2.0;
+/// The same of vectors that are permuted first.
+const INTERLEAVE: f64 = 1.0;
 /// Cost of lanes that are each added by an index, under a mask.
 const ADD_BY_INDEX: f64 = -0.5;
 /// Gain where no sum over a vector ends each point, as it would with lanes along what is reduced.
@@ -128,6 +131,12 @@ impl<'s, 'g, 'a> Score<'s, 'g, 'a> {
                             && self.has_short_indices(*buf, *offset) =>
                     {
                         ADD_BY_INDEX
+                    }
+                    Access::Strided(_)
+                        if !self.shared.is_empty()
+                            && interleave::turns(self.g, self.axis).is_some() =>
+                    {
+                        INTERLEAVE
                     }
                     _ => self.weigh(*buf, *offset, STORE),
                 };
