@@ -82,6 +82,16 @@ fn masked(elem: CType, w: u32, caps: &Caps) -> Option<Masked> {
     })
 }
 
+impl Masked {
+    /// Returns the type that builtins with bits point to. C++ takes no pointer to another type of one byte.
+    fn pointee(&self) -> &'static str {
+        match self.elem.bytes() {
+            1 => "char",
+            _ => self.elem.name(),
+        }
+    }
+}
+
 /// The type of masks with a bit for each of so many lanes.
 fn bits_type(lanes: u32) -> CType {
     match lanes {
@@ -121,7 +131,8 @@ impl Helpers {
                         if m.bits {
                             format!(
                                 "{}((const {} *)p + {at}, ({chunk}){{0}}, {mask})",
-                                m.load, m.elem
+                                m.load,
+                                m.pointee()
                             )
                         } else {
                             format!(
@@ -178,7 +189,7 @@ impl Helpers {
                         };
                         part += 1;
                         if m.bits {
-                            format!("{}(({} *)p + {at}, {x}, {mask});", m.store, m.elem)
+                            format!("{}(({} *)p + {at}, {x}, {mask});", m.store, m.pointee())
                         } else {
                             format!(
                                 "{}(({chunk} *)(({} *)p + {at}), {mask}, {x});",

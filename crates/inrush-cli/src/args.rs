@@ -148,7 +148,8 @@ pub struct CompileArgs {
     #[arg(long, value_enum, default_value_t = Format::Inrush)]
     pub format: Format,
     /// Write the program as source instead of a package: one readable file that runs without inrush. `python` needs PyTorch and, for
-    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive
+    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive. `cpp` is for a CPU and needs a C++17 compiler alone;
+    /// weights are written to a safetensors file next to it, OUT with the extension `weights.safetensors`
     #[arg(long, value_enum, value_name = "LANGUAGE", conflicts_with = "format")]
     pub emit: Option<Emit>,
     /// For GPUs, compile matrix products too instead of calling cuBLAS
@@ -166,6 +167,7 @@ pub struct CompileArgs {
 #[derive(clap::ValueEnum, Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Emit {
     Python,
+    Cpp,
 }
 
 /// A kind of package.

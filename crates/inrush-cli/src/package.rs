@@ -8,7 +8,7 @@
 //! A package is compiled ahead of time for a list of targets. Loading it needs no C compiler, no
 //! Python and no Triton; compiling for a GPU needs no GPU.
 
-use crate::args::{CompileArgs, Emit, Format, TargetArgs};
+use crate::args::{CompileArgs, Format, TargetArgs};
 use crate::out::say;
 use crate::progress::Progress;
 use crate::session::{self, Times};
@@ -67,8 +67,8 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     if Package::is_package(&a.model) {
         return Err(Error::input("already a compiled package").in_file(shown));
     }
-    if let Some(Emit::Python) = a.emit {
-        return crate::source::python(a, &targets);
+    if let Some(language) = a.emit {
+        return crate::source::write(a, &targets, language);
     }
     // What is missing shows before anything is compiled.
     let library = (a.format == Format::Aoti)

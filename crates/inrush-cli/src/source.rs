@@ -1,24 +1,26 @@
 //! `inrush compile --emit`: an archive into a file of source.
 
-use crate::args::CompileArgs;
+use crate::args::{CompileArgs, Emit};
+use crate::io;
 use crate::out::say;
 use crate::package::{Target, libraries};
 use crate::progress::Progress;
-use crate::session::{self, Times};
+use crate::session::{self, ArchiveWeights, Times};
 use crate::triton::{Gpu, lower};
-use inrush_base::{Error, Result};
+use inrush_base::{Caps, Error, Result};
 use inrush_graph::Graph;
 use inrush_host::native::WantedGpu;
 use inrush_package::{cannot_write, write_whole};
-use inrush_runtime::cc;
-use inrush_source::{Code, Object, Unit};
+use inrush_program::host::StepKind;
+use inrush_runtime::{Pairs, Tensor, WeightSource, cc};
+use inrush_source::{Code, CppFile, CppWeight, Object, Unit};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Compiles an archive for its only target and writes the program as Python.
-pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
+/// Compiles an archive for its only target and writes the program as source.
+pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Result<ExitCode> {
     let [target] = targets else {
         return Err(Error::input(
             "source is printed for one target: name one with `--target`",
@@ -30,7 +32,7 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
     let mut times = Times::default();
     let start = Instant::now();
     progress.step("import".into());
-    let archive = session::open_archive(&a.model)?;
+    let mut archive = session::open_archive(&a.model)?;
     times.stages.push(("import", start.elapsed()));
     let is_same = |x: &Path, y: &Path| -> Option<bool> {
         Some(std::fs::canonicalize(x).ok()? == std::fs::canonicalize(y).ok()?)
@@ -40,7 +42,11 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
             "{shown}: the source would replace the archive: name another file with `-o`"
         )));
     }
-    let from_file = from_file(&a.output, &a.model)?;
+    let weights = a.output.with_extension("weights.safetensors");
+    let from_file = match language {
+        Emit::Python => from_file(&a.output, &a.model)?,
+        Emit::Cpp => from_file(&a.output, &weights)?,
+    };
     let how = How {
         name: a
             .model
@@ -52,35 +58,22 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
         archive: from_file,
         no_libraries: a.no_libraries,
     };
-    let text = match target {
-        Target::Cpu(caps) => {
-            let compiled = session::compile_graph(archive.graph, caps, &progress, &mut times);
-            compiled.and_then(|c| {
-                let program = inrush_source::host_program(c.program, c.pieces)?;
-                let libraries: &[&str] = if caps.vector_math {
-                    &["-lmvec", "-lm"]
-                } else {
-                    &["-lm"]
-                };
-                let code = Code::C {
-                    flags: &cc::compile_flags(caps.isa),
-                    libraries,
-                };
-                let Some(inrush_program::host::StepKind::Segment(s)) =
-                    program.steps.first().map(|s| &s.kind)
-                else {
-                    return Err(Error::internal("a program that is no segment"));
-                };
-                let inputs: Vec<String> = s.program.inputs.iter().map(|i| i.name.clone()).collect();
-                inrush_source::python(&Unit {
-                    inputs: &inputs,
-                    ..how.unit(&program, &[], code)
-                })
-            })
-        }
-        Target::Gpu(w) => of_gpu(archive.graph, w, &how, &progress, &mut times),
+    let graph = std::mem::take(&mut archive.graph);
+    let printed = match target {
+        Target::Cpu(caps) => of_cpu(graph, caps, &how, language, &progress, &mut times),
+        Target::Gpu(_) if language == Emit::Cpp => Err(Error::unsupported(
+            "C++ is printed for CPUs only: print Python for a GPU",
+        )),
+        Target::Gpu(w) => of_gpu(graph, w, &how, &progress, &mut times),
     };
-    let text = text.map_err(|e| e.in_file(shown.clone()))?;
+    let CppFile {
+        text,
+        weights: read,
+    } = printed.map_err(|e| e.in_file(shown.clone()))?;
+    if !read.is_empty() {
+        progress.step("weights".into());
+        write_weights(&weights, &read, &ArchiveWeights(archive.weights))?;
+    }
     write_whole(&a.output, |f| {
         f.write_all(text.as_bytes())
             .map_err(|e| cannot_write(&a.output, &e))
@@ -92,6 +85,7 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
         let line = serde_json::json!({
             "model": shown,
             "source": output,
+            "weights": (!read.is_empty()).then(|| weights.display().to_string()),
             "target": how.target,
             "compile_ms": ms,
             "bytes": text.len(),
@@ -99,8 +93,12 @@ pub(crate) fn python(a: &CompileArgs, targets: &[Target]) -> Result<ExitCode> {
         say!("{line}")?;
     } else {
         let lines = text.lines().count();
+        let with = match read.is_empty() {
+            true => String::new(),
+            false => format!(", weights: {}", weights.display()),
+        };
         say!(
-            "{shown} for {} in {ms:.0} ms: {output} ({lines} lines)",
+            "{shown} for {} in {ms:.0} ms: {output} ({lines} lines){with}",
             how.target
         )?;
     }
@@ -134,14 +132,76 @@ impl How {
     }
 }
 
-/// Compiles a graph for a GPU and prints it. No kernel is built.
+/// Compiles a graph for a CPU and prints it.
+fn of_cpu(
+    graph: Graph,
+    caps: &Caps,
+    how: &How,
+    language: Emit,
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<CppFile> {
+    let c = session::compile_graph(graph, caps, progress, times)?;
+    let program = inrush_source::host_program(c.program, c.pieces)?;
+    let libraries: &[&str] = if caps.vector_math {
+        &["-lmvec", "-lm"]
+    } else {
+        &["-lm"]
+    };
+    let code = Code::C {
+        flags: &cc::compile_flags(caps.isa),
+        libraries,
+    };
+    let Some(StepKind::Segment(s)) = program.steps.first().map(|s| &s.kind) else {
+        return Err(Error::internal("a program that is no segment"));
+    };
+    let inputs: Vec<String> = s.program.inputs.iter().map(|i| i.name.clone()).collect();
+    let unit = Unit {
+        inputs: &inputs,
+        ..how.unit(&program, &[], code)
+    };
+    match language {
+        Emit::Python => python(&unit),
+        Emit::Cpp => inrush_source::cpp(&unit),
+    }
+}
+
+/// Prints a unit as Python, which reads its weights from the archive.
+fn python(unit: &Unit<'_>) -> Result<CppFile> {
+    Ok(CppFile {
+        text: inrush_source::python(unit)?,
+        weights: Vec::new(),
+    })
+}
+
+/// Writes the weights that a file of C++ reads.
+fn write_weights(path: &Path, weights: &[CppWeight], archive: &dyn WeightSource) -> Result<()> {
+    let mut tensors = Vec::with_capacity(weights.len());
+    for w in weights {
+        let view = archive
+            .weight(&w.name)
+            .ok_or_else(|| Error::input(format!("the model's weight `{}` is missing", w.name)))?;
+        let pairs = Pairs::of(&view);
+        let view = pairs.as_ref().map_or(view, |p| p.view(view.bytes));
+        if view.dtype != w.dtype || view.sizes != w.sizes {
+            return Err(Error::input(format!(
+                "the weight `{}` is {}{:?}, the program wants {}{:?}",
+                w.name, view.dtype, view.sizes, w.dtype, w.sizes
+            )));
+        }
+        tensors.push((w.name.clone(), Tensor::from_view(&view)?));
+    }
+    io::write(path, &tensors)
+}
+
+/// Compiles a graph for a GPU and prints it as Python. No kernel is built.
 fn of_gpu(
     graph: Graph,
     w: &WantedGpu,
     how: &How,
     progress: &Progress,
     times: &mut Times,
-) -> Result<String> {
+) -> Result<CppFile> {
     let gpu = Gpu {
         caps: &w.caps,
         target: &w.gpu.build,
@@ -152,7 +212,7 @@ fn of_gpu(
     let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
     let device =
         inrush_devices::by_name(&w.gpu.kind).ok_or_else(|| Error::internal("a GPU of no kind"))?;
-    inrush_source::python(&Unit {
+    python(&Unit {
         inputs: &lowered.inputs,
         ..how.unit(&lowered.program, &objects, Code::Gpu(device))
     })

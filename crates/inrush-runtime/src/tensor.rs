@@ -273,6 +273,35 @@ impl Tensor {
         })
     }
 
+    /// Copies a weight into a row-major tensor.
+    ///
+    /// # Errors
+    /// An input error for a weight that is larger than its bytes, a machine error if there is no memory.
+    pub fn from_view(view: &WeightView<'_>) -> Result<Tensor> {
+        let need = (view.strides.len() == view.sizes.len() && view.strides.iter().all(|s| *s >= 0))
+            .then(|| extent(view.sizes, view.strides)?.checked_mul(view.dtype.size()))
+            .flatten();
+        if need.is_none_or(|n| n > view.bytes.len()) {
+            return Err(Error::input("a weight has too few bytes"));
+        }
+        let dense = contiguous_strides(view.sizes);
+        let out = Tensor::zeros(view.dtype, view.sizes.to_vec(), dense)?;
+        if out.numel() > 0 {
+            // SAFETY: the bytes have every coordinate (checked above), and so has the fresh tensor.
+            unsafe {
+                copy_strided(
+                    view.bytes.as_ptr(),
+                    view.strides,
+                    out.data(),
+                    &out.strides,
+                    view.sizes,
+                    view.dtype.size(),
+                );
+            }
+        }
+        Ok(out)
+    }
+
     /// A zero-filled tensor of the given strides.
     pub fn zeros(dtype: DType, sizes: Vec<i64>, strides: Vec<i64>) -> Result<Tensor> {
         let bytes = extent(&sizes, &strides)

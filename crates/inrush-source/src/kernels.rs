@@ -172,7 +172,7 @@ impl<'a> Kernels<'a> {
 }
 
 /// Returns the kernels that steps name, in order, each with true if it takes the sums of products.
-fn used<'a>(unit: &Unit<'a>) -> Vec<(&'a Kernel, bool)> {
+pub(crate) fn used<'a>(unit: &Unit<'a>) -> Vec<(&'a Kernel, bool)> {
     let mut out = Vec::new();
     for step in &unit.program.steps {
         let StepKind::Segment(s) = &step.kind else {
@@ -237,7 +237,7 @@ fn defines(block: &str) -> Option<&str> {
 }
 
 /// Replaces an identifier by another one.
-fn renamed(text: &str, from: &str, to: &str) -> String {
+pub(crate) fn renamed(text: &str, from: &str, to: &str) -> String {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut out = String::with_capacity(text.len());
     let mut done = 0;

@@ -11,6 +11,7 @@
 //! host      the steps of a call as a function
 //! module    the file
 //! python/   helpers that printed files begin with
+//! cpp/      the same for C++, on CPUs
 //! ```
 //!
 //! A program that cannot be printed is an error that names what is missing: a file that is printed computes what the program
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cpp;
 mod host;
 mod kernels;
 mod module;
@@ -32,6 +34,7 @@ use inrush_program::host as host_objects;
 use inrush_program::host::HostProgram;
 use inrush_program::{Program, SymbolSource};
 
+pub use cpp::{CppFile, CppWeight, cpp};
 pub use module::python;
 
 /// A compiled graph, with all that its file says besides the program.

@@ -1,4 +1,4 @@
-//! Identifiers of Python.
+//! Identifiers of Python and C++.
 
 use std::collections::BTreeSet;
 
@@ -22,6 +22,11 @@ impl Names {
             names.extend(defined(line).into_iter().map(str::to_string));
         }
         Names(names)
+    }
+
+    /// Returns a scope with these names.
+    pub(crate) fn with(taken: &[&str]) -> Names {
+        Names(taken.iter().map(|n| n.to_string()).collect())
     }
 
     /// Returns an identifier like `wanted` that nothing else has.

@@ -716,8 +716,13 @@ impl<'a, 'k> Printer<'a, 'k> {
     }
 }
 
+/// Returns the steps of a program, those at load first.
+pub(crate) fn all_steps(p: &Program) -> impl Iterator<Item = &Step> {
+    p.load_steps.iter().chain(&p.steps)
+}
+
 /// Returns the buffer that has the memory of another, and its place.
-fn root(p: &Program, buffer: BufferId) -> (BufferId, &Place) {
+pub(crate) fn root(p: &Program, buffer: BufferId) -> (BufferId, &Place) {
     let mut at = buffer;
     loop {
         match &p.buffers[at as usize].place {

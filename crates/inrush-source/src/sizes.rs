@@ -1,4 +1,4 @@
-//! Size arithmetic as expressions of Python.
+//! Size arithmetic as expressions of Python or C++.
 //!
 //! A short expression stands where it is used. A long one becomes a line of its own, which is printed once its symbols are known:
 //! no text is longer than the program's arithmetic.
@@ -8,6 +8,14 @@ use inrush_program::{Size, SizeId};
 
 /// Characters of an expression that still stands where it is used.
 const INLINE: usize = 28;
+
+/// The language of expressions.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Language {
+    Python,
+    /// Over `Size`, whose operators check for overflows.
+    Cpp,
+}
 
 /// How tightly an expression binds.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +42,7 @@ pub(crate) struct Sizes<'a> {
     texts: Vec<Text>,
     /// Lines that the text names.
     wanted: Vec<bool>,
+    language: Language,
 }
 
 impl<'a> Sizes<'a> {
@@ -42,6 +51,19 @@ impl<'a> Sizes<'a> {
     /// # Errors
     /// An input error for a line that names no earlier one, or no symbol.
     pub(crate) fn new(lines: &'a [Size], symbols: &[(String, usize)]) -> Result<Sizes<'a>> {
+        Self::of(lines, symbols, Language::Python)
+    }
+
+    /// Builds the texts in C++. All symbols are known at the beginning.
+    ///
+    /// # Errors
+    /// As [`Sizes::new`].
+    pub(crate) fn cpp(lines: &'a [Size], symbols: &[String]) -> Result<Sizes<'a>> {
+        let symbols: Vec<(String, usize)> = symbols.iter().map(|s| (s.clone(), 0)).collect();
+        Self::of(lines, &symbols, Language::Cpp)
+    }
+
+    fn of(lines: &'a [Size], symbols: &[(String, usize)], language: Language) -> Result<Sizes<'a>> {
         let mut texts: Vec<Text> = Vec::with_capacity(lines.len());
         for (at, line) in lines.iter().enumerate() {
             if line.operands().iter().any(|o| o.0 as usize >= at) {
@@ -50,7 +72,10 @@ impl<'a> Sizes<'a> {
             let known = (line.operands().iter())
                 .map(|o| texts[o.0 as usize].known)
                 .max();
-            let (text, binds) = expression(line, &texts, symbols)?;
+            let (text, binds) = match language {
+                Language::Python => expression(line, &texts, symbols)?,
+                Language::Cpp => cpp_expression(line, &texts, symbols)?,
+            };
             let known = match line {
                 Size::Sym(s) => symbols[*s as usize].1,
                 _ => known.unwrap_or(0),
@@ -76,6 +101,7 @@ impl<'a> Sizes<'a> {
             wanted: vec![false; lines.len()],
             lines,
             texts,
+            language,
         })
     }
 
@@ -150,7 +176,13 @@ impl<'a> Sizes<'a> {
         let texts = self.texts.iter().zip(wanted);
         texts
             .filter(|(t, wanted)| *wanted && t.known == known)
-            .filter_map(|(t, _)| Some(format!("{} = {}", t.used, t.line.as_ref()?)))
+            .filter_map(|(t, _)| {
+                let line = t.line.as_ref()?;
+                Some(match self.language {
+                    Language::Python => format!("{} = {line}", t.used),
+                    Language::Cpp => format!("const Size {} = {line};", t.used),
+                })
+            })
             .collect()
     }
 }
@@ -190,6 +222,61 @@ fn expression(line: &Size, texts: &[Text], symbols: &[(String, usize)]) -> Resul
         Size::Mod(a, b) => (two(a, "%", b, Binds::Product, Binds::Atom), Binds::Product),
         Size::Min(a, b) => (call("min", a, b), Binds::Atom),
         Size::Max(a, b) => (call("max", a, b), Binds::Atom),
+    })
+}
+
+/// Returns an integer as a literal of C++.
+pub(crate) fn cpp_literal(n: i64) -> String {
+    match n {
+        // The literal without its sign is too large.
+        i64::MIN => "std::numeric_limits<i64>::min()".into(),
+        n if i32::try_from(n).is_ok() => n.to_string(),
+        n => format!("{n}LL"),
+    }
+}
+
+/// Returns the expression of a line in C++. One operand of each operator is a `Size`, so that no arithmetic is unchecked.
+fn cpp_expression(
+    line: &Size,
+    texts: &[Text],
+    symbols: &[(String, usize)],
+) -> Result<(String, Binds)> {
+    let used = |id: SizeId| texts[id.0 as usize].used.clone();
+    let side = |id: SizeId, least: Binds| match texts[id.0 as usize].binds {
+        binds if binds < least => format!("({})", used(id)),
+        _ => used(id),
+    };
+    let is_literal = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    let two = |a: SizeId, op: &str, b: SizeId, left, right| {
+        let (mut left, right) = (side(a, left), side(b, right));
+        if is_literal(&left) && is_literal(&right) {
+            left = format!("Size({left})");
+        }
+        format!("{left} {op} {right}")
+    };
+    let call = |f: &str, a, b| format!("{f}({}, {})", used(a), used(b));
+    Ok(match *line {
+        Size::Const(i64::MIN) => (format!("Size({})", cpp_literal(i64::MIN)), Binds::Atom),
+        Size::Const(v) => (cpp_literal(v), Binds::Atom),
+        Size::Sym(s) => {
+            let name = symbols.get(s as usize).ok_or_else(damaged)?;
+            (name.0.clone(), Binds::Atom)
+        }
+        Size::Add(a, b) => {
+            let negative = used(b).strip_prefix('-').map(str::to_string);
+            let text = match negative.filter(|r| r.bytes().all(|c| c.is_ascii_digit())) {
+                Some(rest) if !is_literal(&used(a)) => {
+                    format!("{} - {rest}", side(a, Binds::Sum))
+                }
+                _ => two(a, "+", b, Binds::Sum, Binds::Product),
+            };
+            (text, Binds::Sum)
+        }
+        Size::Mul(a, b) => (two(a, "*", b, Binds::Product, Binds::Atom), Binds::Product),
+        Size::FloorDiv(a, b) => (call("floordiv", a, b), Binds::Atom),
+        Size::Mod(a, b) => (call("mod", a, b), Binds::Atom),
+        Size::Min(a, b) => (call("smaller", a, b), Binds::Atom),
+        Size::Max(a, b) => (call("larger", a, b), Binds::Atom),
     })
 }
 
@@ -237,6 +324,47 @@ mod tests {
         assert_eq!(sizes.divided(id(2), 4).unwrap(), "(n - 3) // 4");
         assert_eq!(sizes.divided(id(13), 4).unwrap(), "4 * (n % 16)");
         assert_eq!(sizes.divided(id(13), 16).unwrap(), "n % 16");
+    }
+
+    #[test]
+    fn expressions_of_cpp_are_checked_sizes() {
+        let id = SizeId;
+        let lines = [
+            Size::Sym(0),
+            Size::Const(-3),
+            Size::Add(id(0), id(1)),
+            Size::Mul(id(2), id(0)),
+            Size::FloorDiv(id(0), id(3)),
+            Size::Mod(id(0), id(1)),
+            Size::Min(id(2), id(5)),
+            Size::Const(1 << 40),
+            Size::Mul(id(1), id(7)),
+            Size::Add(id(0), id(8)),
+            Size::Const(i64::MIN),
+            Size::Add(id(4), id(9)),
+        ];
+        let mut sizes = Sizes::cpp(&lines, &["n".into()]).unwrap();
+        let got: Vec<String> = (2..12).map(|k| sizes.get(id(k)).unwrap()).collect();
+        let expected = [
+            "n - 3",
+            "(n - 3) * n",
+            "floordiv(n, (n - 3) * n)",
+            "mod(n, -3)",
+            "smaller(n - 3, mod(n, -3))",
+            "1099511627776LL",
+            "Size(-3) * 1099511627776LL",
+            "z9",
+            "Size(std::numeric_limits<i64>::min())",
+            "z11",
+        ];
+        assert_eq!(got, expected);
+        assert_eq!(
+            sizes.definitions(0),
+            [
+                "const Size z9 = n + Size(-3) * 1099511627776LL;",
+                "const Size z11 = floordiv(n, (n - 3) * n) + z9;"
+            ]
+        );
     }
 
     #[test]

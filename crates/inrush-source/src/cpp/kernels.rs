@@ -1,0 +1,189 @@
+//! The kernels of a C++ file: C functions with names, and the operators in them as comments.
+//!
+//! C source comes in pieces, each with the helpers that its kernels need. They are split into definitions, so that a helper that
+//! several pieces have stands in the file once. The functions are C that compiles as C++.
+
+use crate::kernels::{renamed, used};
+use crate::names::{Names, plain, quote};
+use crate::{Unit, segment};
+use inrush_base::{Error, Result};
+use inrush_program::Step;
+use inrush_program::host::StepKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// The kernels of a file.
+pub(crate) struct Kernels {
+    /// Expressions of the kernels, by symbol.
+    by_symbol: BTreeMap<String, String>,
+    /// Helpers and functions, to be compiled for the processor.
+    pub(crate) functions: String,
+    /// Objects of kernels that have checks.
+    pub(crate) objects: String,
+}
+
+impl Kernels {
+    /// Prints the kernels of a unit whose only step is a segment.
+    ///
+    /// # Errors
+    /// An input error for a kernel without source.
+    pub(crate) fn new(unit: &Unit<'_>, names: &mut Names) -> Result<Kernels> {
+        let mut helpers = String::new();
+        let mut functions: BTreeMap<String, String> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for piece in &unit.program.pieces {
+            for block in blocks(piece)? {
+                if !seen.insert(block.clone()) {
+                    continue;
+                }
+                match function(&block) {
+                    Some(symbol) => _ = functions.insert(symbol.to_string(), block),
+                    None => helpers.push_str(&block),
+                }
+            }
+        }
+        let origins = origins(unit);
+        let mut out = Kernels {
+            by_symbol: BTreeMap::new(),
+            functions: helpers,
+            objects: String::new(),
+        };
+        for (kernel, takes_sums) in used(unit) {
+            let symbol = &kernel.symbol;
+            if out.by_symbol.contains_key(symbol) {
+                continue;
+            }
+            let text = functions.get(symbol).ok_or_else(|| {
+                Error::input(format!("the program is damaged: no source of `{symbol}`"))
+            })?;
+            let name = names.fresh(&format!("{}_kernel", kernel.title));
+            let operators = origins.get(symbol.as_str()).map_or("", String::as_str);
+            let kind = if takes_sums {
+                "Takes sums of products: "
+            } else {
+                ""
+            };
+            let text = renamed(text, symbol, &name);
+            _ = writeln!(
+                out.functions,
+                "\n// {kind}{}\n{}",
+                plain(operators),
+                text.trim_end()
+            );
+            let mut expression = format!("kernels::{name}");
+            if !takes_sums {
+                let checks: Vec<String> =
+                    kernel.checks.iter().map(|c| quoted(&c.message)).collect();
+                expression = if checks.is_empty() {
+                    format!("{{{expression}, {{}}}}")
+                } else {
+                    _ = writeln!(
+                        out.objects,
+                        "const Kernel {name} = {{{expression}, {{{}}}}};",
+                        checks.join(", ")
+                    );
+                    name
+                };
+            }
+            out.by_symbol.insert(symbol.clone(), expression);
+        }
+        Ok(out)
+    }
+
+    /// Returns the expression of a kernel.
+    ///
+    /// # Errors
+    /// An input error if there is none.
+    pub(crate) fn get(&self, symbol: &str) -> Result<&str> {
+        let found = self.by_symbol.get(symbol).map(String::as_str);
+        found.ok_or_else(|| Error::input(format!("the program is damaged: no kernel `{symbol}`")))
+    }
+}
+
+/// Returns a string literal of C++.
+pub(crate) fn quoted(text: &str) -> String {
+    let text: String = (text.chars())
+        .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+        .collect();
+    // A trigraph is a character in some modes of compilers.
+    quote(&text).replace("??", "?\\?")
+}
+
+/// Returns the operators of each kernel, of its first step.
+fn origins<'a>(unit: &Unit<'a>) -> BTreeMap<&'a str, String> {
+    let mut out = BTreeMap::new();
+    for step in &unit.program.steps {
+        let StepKind::Segment(s) = &step.kind else {
+            continue;
+        };
+        for step in segment::all_steps(&s.program) {
+            let (kernel, origins) = match step {
+                Step::Launch(l) => (l.kernel, &l.origins),
+                Step::Contract(c) => (c.epilogue, &c.origins),
+                Step::Library(_) => continue,
+            };
+            let symbol = s.program.kernels[kernel as usize].symbol.as_str();
+            out.entry(symbol).or_insert_with(|| origins.join(", "));
+        }
+    }
+    out
+}
+
+/// Returns the symbol of the kernel that a definition is.
+fn function(block: &str) -> Option<&str> {
+    let rest = block
+        .strip_prefix("i32 ")
+        .or_else(|| block.strip_prefix("void "))?;
+    let (name, rest) = rest.split_once('(')?;
+    (rest.starts_with("char *const *bufs,") && block.contains('{')).then_some(name)
+}
+
+/// Splits C source into its definitions.
+///
+/// # Errors
+/// An internal error for source that ends within one.
+fn blocks(text: &str) -> Result<Vec<String>> {
+    let mut out = Vec::new();
+    let mut block = String::new();
+    let (mut braces, mut conditions) = (0i64, 0i64);
+    for line in text.lines() {
+        block.push_str(line.trim_end());
+        block.push('\n');
+        let start = line.trim_start();
+        if start.starts_with("#if") {
+            conditions += 1;
+        } else if start.starts_with("#endif") {
+            conditions -= 1;
+        } else {
+            braces += line.matches('{').count() as i64 - line.matches('}').count() as i64;
+        }
+        let ends = line.trim_end().ends_with([';', '}']) || start.starts_with('#');
+        if braces == 0 && conditions == 0 && ends {
+            out.push(std::mem::take(&mut block));
+        }
+    }
+    if !block.trim().is_empty() {
+        return Err(Error::internal("C source that ends within a definition"));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_is_split_into_definitions() {
+        let text = "typedef int i32; typedef float f32;\nstatic i32 f(i32 x) { \n#ifdef A\nreturn x;\n#else\nreturn -x;\n#endif\n }\nf32 expf(f32);\ni32 k1(char *const *bufs, const i64 *sizes, i64 begin, i64 end) {\n for (;;) {\n }\n return 0;\n}\n";
+        let blocks = blocks(text).unwrap();
+        let found: Vec<Option<&str>> = blocks.iter().map(|b| function(b)).collect();
+        assert_eq!(found, [None, None, None, Some("k1")], "{blocks:?}");
+        assert_eq!(blocks.concat(), text.replace(" \n", "\n"));
+        assert!(super::blocks("int f() {\n").is_err());
+    }
+
+    #[test]
+    fn literals_have_no_trigraphs_and_no_control_characters() {
+        assert_eq!(quoted("a??/\"\u{1}\n"), "\"a?\\?/\\\" \\n\"");
+    }
+}

@@ -1,0 +1,531 @@
+//! A program for a CPU as one file of C++17 that needs the standard library only.
+//!
+//! ```text
+//! kernels   C functions, and the objects that launch them
+//! model     the program as a struct: weights, load steps, calls
+//! parts/    what files have in common: tensors, checks, threads, products, files of tensors, `main`
+//! ```
+
+mod kernels;
+mod model;
+
+use crate::names::{Names, plain};
+use crate::{Code, Unit};
+use inrush_base::{DType, Error, Result};
+use inrush_program::host::{Segment, StepKind};
+use kernels::{Kernels, quoted};
+use std::fmt::Write;
+
+const CHECKS: &str = include_str!("parts/checks.cpp");
+const CONTRACT: &str = include_str!("parts/contract.cpp");
+const DRAWN: &str = include_str!("parts/drawn.cpp");
+const FILES: &str = include_str!("parts/files.cpp");
+const LAUNCH: &str = include_str!("parts/launch.cpp");
+const MAIN: &str = include_str!("parts/main.cpp");
+const MULTIPLY: &str = include_str!("parts/multiply.cpp");
+const OPERANDS: &str = include_str!("parts/operands.cpp");
+const TENSOR: &str = include_str!("parts/tensor.cpp");
+
+/// Headers of the standard library that files include.
+const HEADERS: &[&str] = &[
+    "algorithm",
+    "atomic",
+    "chrono",
+    "cmath",
+    "condition_variable",
+    "cstdint",
+    "cstdio",
+    "cstring",
+    "exception",
+    "fstream",
+    "functional",
+    "limits",
+    "map",
+    "memory",
+    "mutex",
+    "new",
+    "random",
+    "stdexcept",
+    "string",
+    "thread",
+    "variant",
+    "vector",
+];
+
+/// Keywords, names that the text around a program uses, and macros of compilers and headers.
+const TAKEN: &[&str] = &[
+    "alignas",
+    "alignof",
+    "and",
+    "and_eq",
+    "asm",
+    "auto",
+    "bitand",
+    "bitor",
+    "bool",
+    "break",
+    "case",
+    "catch",
+    "char",
+    "char16_t",
+    "char32_t",
+    "char8_t",
+    "class",
+    "co_await",
+    "co_return",
+    "co_yield",
+    "compl",
+    "concept",
+    "const",
+    "const_cast",
+    "consteval",
+    "constexpr",
+    "constinit",
+    "continue",
+    "decltype",
+    "default",
+    "delete",
+    "do",
+    "double",
+    "dynamic_cast",
+    "else",
+    "enum",
+    "explicit",
+    "export",
+    "extern",
+    "false",
+    "float",
+    "for",
+    "friend",
+    "goto",
+    "if",
+    "inline",
+    "int",
+    "long",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "not",
+    "not_eq",
+    "nullptr",
+    "operator",
+    "or",
+    "or_eq",
+    "private",
+    "protected",
+    "public",
+    "register",
+    "reinterpret_cast",
+    "requires",
+    "return",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "static_assert",
+    "static_cast",
+    "struct",
+    "switch",
+    "template",
+    "this",
+    "thread_local",
+    "throw",
+    "true",
+    "try",
+    "typedef",
+    "typeid",
+    "typename",
+    "typeof",
+    "union",
+    "unsigned",
+    "using",
+    "virtual",
+    "void",
+    "volatile",
+    "wchar_t",
+    "while",
+    "xor",
+    "xor_eq",
+    "Blocks",
+    "Brain",
+    "CheckError",
+    "Contraction",
+    "DType",
+    "Epilogue",
+    "Half",
+    "INPUTS",
+    "Input",
+    "InputError",
+    "Kernel",
+    "Kind",
+    "Level",
+    "MachineError",
+    "Model",
+    "Offsets",
+    "Options",
+    "Plain",
+    "Reads",
+    "SERIAL_COST",
+    "Size",
+    "Sizes",
+    "Team",
+    "Tensor",
+    "TensorFile",
+    "Value",
+    "Values",
+    "WEIGHTS",
+    "allocate",
+    "arena",
+    "arena_bytes",
+    "at",
+    "expect_names",
+    "expect_value",
+    "call",
+    "contract",
+    "copy",
+    "copy_from",
+    "drawn",
+    "drawn_inputs",
+    "dtypes",
+    "elements",
+    "empty_tensor",
+    "expect_constant",
+    "expect_int",
+    "expect_sizes",
+    "expect_tensor",
+    "extent",
+    "file",
+    "floordiv",
+    "given",
+    "guard",
+    "i64",
+    "inputs",
+    "integer",
+    "kernels",
+    "known",
+    "laid_out",
+    "larger",
+    "launch",
+    "lies_as",
+    "load",
+    "loaded",
+    "main",
+    "memory",
+    "mod",
+    "numbers",
+    "options",
+    "outputs",
+    "overflow",
+    "pack",
+    "places",
+    "read_inputs",
+    "reserve",
+    "row_major",
+    "seed",
+    "shown",
+    "size_of",
+    "sizes",
+    "smaller",
+    "solve",
+    "std",
+    "team",
+    "text",
+    "within",
+    "write_tensors",
+    "EOF",
+    "NULL",
+    "NAN",
+    "INFINITY",
+    "HUGE_VAL",
+    "BUFSIZ",
+    "RAND_MAX",
+    "TMP_MAX",
+    "UNROLL",
+    "VECTOR_BYTES",
+    "assert",
+    "errno",
+    "i386",
+    "linux",
+    "stderr",
+    "stdin",
+    "stdout",
+    "unix",
+    "major",
+    "minor",
+    "makedev",
+];
+
+/// Warnings of GCC that generated C gives.
+const KERNEL_WARNINGS: &[&str] = &[
+    "psabi",
+    "attributes",
+    "bool-operation",
+    "int-in-bool-context",
+    "maybe-uninitialized",
+    "overflow",
+    "parentheses",
+    "sign-compare",
+    "type-limits",
+    "unused-but-set-variable",
+    "unused-function",
+    "unused-parameter",
+    "unused-variable",
+];
+
+/// A file of C++, and the weights that it reads.
+pub struct CppFile {
+    pub text: String,
+    /// In order of their names.
+    pub weights: Vec<CppWeight>,
+}
+
+/// A weight that a file reads: a tensor of a safetensors file, in row-major order.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CppWeight {
+    pub name: String,
+    pub dtype: DType,
+    pub sizes: Vec<i64>,
+}
+
+/// Prints a unit as a file of C++. [`Unit::archive`] is the path of the safetensors file that has the weights, from the folder of
+/// the program.
+///
+/// # Errors
+/// An unsupported error that names what has no source, an input error for a damaged program.
+pub fn cpp(unit: &Unit<'_>) -> Result<CppFile> {
+    let Code::C { flags, .. } = unit.code else {
+        return Err(Error::unsupported(
+            "C++ is printed for CPUs only: print Python for a GPU",
+        ));
+    };
+    unit.program.check(unit.objects.len())?;
+    let segment = only_segment(unit)?;
+    segment.program.verify()?;
+    let mut names = Names::with(TAKEN);
+    let kernels = Kernels::new(unit, &mut names)?;
+    let model = model::print(unit, segment, &kernels, &mut names)?;
+    if !model.weights.is_empty() && unit.archive.is_none() {
+        return Err(Error::unsupported(
+            "a graph with weights is not printed without the file that has them",
+        ));
+    }
+    let mut text = header(unit, flags, &model);
+    let mut add = |part: &str| {
+        text.push_str(part.trim_end());
+        text.push_str("\n\n");
+    };
+    add(&TENSOR.replace("//DTYPES\n", &dtypes()));
+    add(CHECKS);
+    add(LAUNCH);
+    add(&compiled(flags, &kernels, model.has_products));
+    if model.has_products {
+        add(OPERANDS);
+        add(CONTRACT);
+    }
+    add(FILES);
+    add(DRAWN);
+    if !kernels.objects.is_empty() {
+        add(&format!(
+            "// Kernels with checks, and the errors of these.\n{}",
+            kernels.objects
+        ));
+    }
+    add(&model.text);
+    add(&format!(
+        "// The file of the weights, in the folder of the program.\nconst char *const WEIGHTS = {};",
+        quoted(unit.archive.unwrap_or(""))
+    ));
+    add(MAIN);
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    Ok(CppFile {
+        text,
+        weights: model.weights,
+    })
+}
+
+/// Returns the segment that is all of a unit's program.
+fn only_segment<'a>(unit: &Unit<'a>) -> Result<&'a Segment> {
+    let mut found = None;
+    for step in &unit.program.steps {
+        let what = match &step.kind {
+            StepKind::Segment(s) if found.is_none() => {
+                found = Some(s);
+                continue;
+            }
+            StepKind::Segment(_) => "a second segment".to_string(),
+            StepKind::Call(c) => match unit.objects.get(c.target) {
+                Some(crate::Object::Expression(e)) => format!("a call of `{e}`"),
+                _ => "a call of an operator of PyTorch".to_string(),
+            },
+            StepKind::View(_) => "a view between segments".to_string(),
+            StepKind::Library(_) => "a call of a library of PyTorch".to_string(),
+            StepKind::Kernel(_) => "a Triton kernel of the user".to_string(),
+            StepKind::Work(_) => {
+                "work of the host (control flow, functions of the library)".to_string()
+            }
+        };
+        return Err(Error::unsupported(format!("{what} is not printed as C++")));
+    }
+    found.ok_or_else(|| Error::unsupported("a graph without kernels is not printed as C++"))
+}
+
+/// Returns the table of element types.
+fn dtypes() -> String {
+    let mut text = String::new();
+    let mut all = Vec::new();
+    for d in DType::all() {
+        let Some(in_files) = in_files(d) else {
+            continue;
+        };
+        let (name, bytes, is_float) = (d.torch_name(), d.size(), d.is_float());
+        _ = writeln!(
+            text,
+            "const DType {in_files}{{\"{name}\", \"{in_files}\", {bytes}, {is_float}}};"
+        );
+        all.push(in_files);
+    }
+    _ = writeln!(text, "const DType ALL[] = {{{}}};", all.join(", "));
+    text
+}
+
+/// Returns the name of a dtype in safetensors files; `None` for one that they do not hold.
+fn in_files(d: DType) -> Option<&'static str> {
+    Some(match d {
+        DType::Bool => "BOOL",
+        DType::U8 => "U8",
+        DType::I8 => "I8",
+        DType::U16 => "U16",
+        DType::I16 => "I16",
+        DType::U32 => "U32",
+        DType::I32 => "I32",
+        DType::U64 => "U64",
+        DType::I64 => "I64",
+        DType::F8E4M3FN => "F8_E4M3",
+        DType::F8E5M2 => "F8_E5M2",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::F32 => "F32",
+        DType::F64 => "F64",
+        DType::F8E4M3FNUZ | DType::F8E5M2FNUZ | DType::C64 | DType::C128 => return None,
+    })
+}
+
+/// Returns the expression of a dtype.
+///
+/// # Errors
+/// An unsupported error for one that files of tensors do not hold.
+pub(crate) fn dtype(d: DType) -> Result<String> {
+    match in_files(d) {
+        Some(name) => Ok(format!("dtypes::{name}")),
+        None => Err(Error::unsupported(format!(
+            "a tensor of {} is not printed as C++",
+            d.torch_name()
+        ))),
+    }
+}
+
+/// Returns what is compiled for the processor: helpers, kernels, the tiles of products. Settings of compilers stand around it, so
+/// that `c++ -O2` is enough.
+fn compiled(flags: &[&str], kernels: &Kernels, has_products: bool) -> String {
+    let target: Vec<&str> = flags.iter().filter_map(|f| f.strip_prefix("-m")).collect();
+    let features: Vec<&str> = target
+        .iter()
+        .copied()
+        .filter(|f| !f.contains('='))
+        .collect();
+    let mut text = String::from(
+        "// Kernels: C for GCC and Clang. Buffers come in the order of a launch, then its scratch; units begin..end are computed.\n",
+    );
+    let gcc = match target.as_slice() {
+        [] => String::new(),
+        all => format!("#pragma GCC target(\"{}\")\n", all.join(",")),
+    };
+    let clang = match features.as_slice() {
+        [] => String::new(),
+        all => format!(
+            "#pragma clang attribute push(__attribute__((target(\"{}\"))), apply_to = function)\n",
+            all.join(",")
+        ),
+    };
+    let ignored: Vec<String> = (KERNEL_WARNINGS.iter())
+        .map(|w| format!("#pragma GCC diagnostic ignored \"-W{w}\"\n"))
+        .collect();
+    _ = write!(
+        text,
+        "#if defined(__clang__)\n{clang}#pragma clang diagnostic push\n#pragma clang diagnostic ignored \"-Weverything\"\n#else\n\
+         #pragma GCC push_options\n{gcc}\
+         #pragma GCC optimize(\"wrapv\", \"no-math-errno\", \"no-trapping-math\", \"no-strict-aliasing\")\n\
+         #pragma GCC diagnostic push\n{}#endif\n\
+         namespace kernels {{\nextern \"C\" {{\n{}}}  // extern \"C\"\n",
+        ignored.concat(),
+        kernels.functions
+    );
+    if has_products {
+        let bytes = match features.as_slice() {
+            all if all.contains(&"avx512f") => 64,
+            all if all.contains(&"avx2") => 32,
+            _ => 16,
+        };
+        _ = write!(
+            text,
+            "\n#define VECTOR_BYTES {bytes}\n#define UNROLL _Pragma(\"GCC unroll 6\")\n{MULTIPLY}"
+        );
+    }
+    let pop = if clang.is_empty() {
+        ""
+    } else {
+        "#pragma clang attribute pop\n"
+    };
+    _ = write!(
+        text,
+        "}}  // namespace kernels\n#if defined(__clang__)\n#pragma clang diagnostic pop\n{pop}#else\n#pragma GCC diagnostic pop\n#pragma GCC pop_options\n#endif\n"
+    );
+    text
+}
+
+/// Returns the comment at the beginning, and the headers.
+fn header(unit: &Unit<'_>, flags: &[&str], model: &model::Printed) -> String {
+    let name = if unit.name.is_empty() {
+        "a graph".to_string()
+    } else {
+        format!("`{}`", plain(unit.name))
+    };
+    let clang: Vec<&str> = (flags.iter().copied())
+        .filter(|f| {
+            f.starts_with("-fwrapv")
+                || f.starts_with("-fno-strict")
+                || f.starts_with("-ffp")
+                || f.starts_with("-fno-math")
+        })
+        .collect();
+    let mut text = format!(
+        "// Source of {name} as compiled by inrush for {}.\n//\n\
+         // Build:  c++ -std=c++17 -O2 -pthread FILE.cpp -o program    (with Clang also: {})\n\
+         // Run:    ./program                              draws inputs; prints its outputs and the time of a call\n\
+         //         ./program --inputs x.safetensors --output y.safetensors    reads inputs by name or position, writes outputs\n\
+         //         --threads N, --size NAME=N (of drawn inputs), --weights FILE\n\
+         // Use:    `Model model(\"FILE\", threads); model.call(inputs)`. Calls of one model come one after the other.\n",
+        plain(unit.target),
+        clang.join(" "),
+    );
+    if let Some(file) = unit.archive.filter(|_| !model.weights.is_empty()) {
+        _ = writeln!(
+            text,
+            "//\n// Weights are read from {}, in the folder of the program.",
+            plain(file)
+        );
+    }
+    if model.has_products {
+        text.push_str(
+            "//\n// Matrix products and convolutions are the plain blocked loops of `contract`, several times slower than a tuned library.\n",
+        );
+    }
+    text.push('\n');
+    for header in HEADERS {
+        _ = writeln!(text, "#include <{header}>");
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,304 @@
+"""Programs as C++: files that `inrush compile --emit cpp` writes, built and run in processes of their own, and eager."""
+
+import copy
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TOOL = os.path.join(REPOSITORY, "target", "release", "inrush")
+
+
+@functools.cache
+def compiler():
+    """The command that compiles C++, up to the file; None without one."""
+    named = os.environ.get("CXX")
+    for command in ["c++", "g++", "clang++"]:
+        if not named and shutil.which(command):
+            return (command,)
+    return tuple(shlex.split(named)) if named else None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools():
+    if compiler() is None:
+        pytest.skip("no C++ compiler: set CXX to one")
+    if not os.path.exists(TOOL):
+        subprocess.run(["cargo", "build", "--release", "--quiet", "--bin", "inrush"], cwd=REPOSITORY, check=True, timeout=1800)
+
+
+def run(command, code=0):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, f"{done.returncode}: {done.stdout[-1000:]} {done.stderr[-3000:]}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def export(folder, model, args, dynamic_shapes=None):
+    torch.manual_seed(0)
+    if dynamic_shapes is not None and isinstance(model, Function):
+        dynamic_shapes = (dynamic_shapes,)  # of `*args`
+    with torch.no_grad():
+        program = torch.export.export(model, args, dynamic_shapes=dynamic_shapes)
+    archive = folder / "model.pt2"
+    torch.export.save(program, archive)
+    return archive
+
+
+def build(folder, archive, *flags, target="cpu"):
+    """Prints an archive and compiles the file; returns the program."""
+    source = folder / "model.cpp"
+    run([TOOL, "compile", archive, "--emit", "cpp", "-o", source, "--target", target])
+    run([*compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *(flags or ["-O1"]), source, "-o", folder / "model"])
+    return folder / "model"
+
+
+def write_inputs(path, inputs):
+    tensors = {str(k): v if isinstance(v, torch.Tensor) else torch.tensor(v) for k, v in enumerate(inputs)}
+    save_file({name: t.clone().contiguous() for name, t in tensors.items()}, path)
+
+
+def call(folder, program, inputs, *options):
+    """Outputs of a process by position: tensors, or texts of other values. Strides are those that the process tells."""
+    write_inputs(folder / "x.safetensors", inputs)
+    text = run([program, "--inputs", folder / "x.safetensors", "--output", folder / "y.safetensors", *options])
+    found = load_file(folder / "y.safetensors")
+    out = []
+    for k, line in re.findall(r"^output (\d+): (.*)$", text, re.M):
+        strides = re.search(r"strides \[(.*)\]$", line)
+        if strides is None:
+            out.append(line)
+            continue
+        t = found[k]
+        to = torch.empty_strided(t.shape, [int(s) for s in strides[1].split(", ") if s], dtype=t.dtype)
+        out.append(to.copy_(t) if t.numel() else t)
+    assert re.search(r"^[\d.]+ us a call$", text, re.M), text
+    return out
+
+
+def compare(got, wanted, rtol=2e-3, atol=2e-4):
+    assert len(got) == len(wanted), (got, wanted)
+    for k, (a, b) in enumerate(zip(got, wanted)):
+        if not isinstance(b, torch.Tensor):
+            shown = f"the integer {b}" if type(b) is int else str(b)
+            assert a == shown, f"output {k}: {a}, wanted {b}"
+            continue
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True, check_stride=False)
+        if b.numel():
+            pairs = zip(b.shape, a.stride(), b.stride())
+            assert all(n == 1 or s == t for n, s, t in pairs), f"output {k}: strides {a.stride()}, wanted {b.stride()}"
+
+
+def check(folder, model, *cases, dynamic_shapes=None, flags=(), **tolerance):
+    """Compiles a model with the first inputs, and compares all."""
+    program = build(folder, export(folder, model, copy.deepcopy(cases[0]), dynamic_shapes), *flags)
+    for k, args in enumerate(cases):
+        got = call(folder, program, pytree.tree_leaves(args), "--threads", 1 + 2 * (k % 2))
+        with torch.no_grad():
+            wanted = pytree.tree_leaves(copy.deepcopy(model)(*copy.deepcopy(args)))
+        compare(got, wanted, **tolerance)
+    return program
+
+
+class Function(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, *args):
+        return self.f(*args)
+
+
+class Block(nn.Module):
+    """A transformer block with causal attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.after = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+class Counter(nn.Module):
+    """Writes a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x):
+        self.count.add_(x.sum(0))
+        return x + self.count
+
+
+def test_a_multi_layer_perceptron_of_any_batch(tmp_path):
+    model = nn.Sequential(nn.Linear(70, 300), nn.GELU(), nn.LayerNorm(300), nn.Linear(300, 4)).eval()
+    shapes = ({0: torch.export.Dim("batch", max=512)},)
+    cases = [(torch.randn(n, 70),) for n in (6, 1, 511)]
+    program = check(tmp_path, model, *cases, dynamic_shapes=shapes, flags=("-O2",))
+    (symbol,) = re.findall(r'size_of\(given, "(\w+)"', (tmp_path / "model.cpp").read_text())
+    drawn = run([program, "--size", f"{symbol}=3"])
+    assert "output 0: float32 [3, 4] strides [4, 1]" in drawn and "us a call" in drawn
+    assert f"has no size `depth`; its sizes are: {symbol}" in run([program, "--size", "depth=3"], code=2)
+    # Threads and levels of processors change nothing.
+    outputs = [call(tmp_path, program, cases[2], "--threads", n)[0] for n in (1, 4)]
+    torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    scalar = build(tmp_path, tmp_path / "model.pt2", target="cpu:scalar")
+    compare(call(tmp_path, scalar, cases[0]), [model(*cases[0]).detach()])
+
+
+def test_convolutions_with_batch_norm(tmp_path):
+    layers = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 24, 3, stride=2, groups=4, bias=False)
+    model = nn.Sequential(*layers, nn.BatchNorm2d(24), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10)).eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(), module.running_var.uniform_(0.5, 2)
+    check(tmp_path, model, (torch.randn(2, 3, 17, 15),))
+
+
+def test_a_transformer_block_of_any_length_under_sanitizers(tmp_path):
+    shapes = ({0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=128)},)
+    cases = [(torch.randn(n, t, 32),) for n, t in ((2, 9), (3, 33))]
+    flags = "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+    check(tmp_path, Block().eval(), *cases, dynamic_shapes=shapes, flags=flags)
+
+
+def test_views_strides_and_reductions(tmp_path):
+    def f(x, y):
+        products = torch.einsum("ij,kj->ik", x, y), x.t() @ y
+        views = x[1:, ::2] * 2, (x * 2).t(), x.view(-1)[3:9] + 1, (x + 1)[1:], torch.cat([x, y], 1).flip(0)
+        sums = x.sum(), x.mean(0), x.amax(1), x.argmax(1), x.var(1), x.cumsum(1), x.logsumexp(0), (x > 0).all(1), x.prod(0)
+        return *products, *views, *sums, x.softmax(1), x.sort(1)[0]
+
+    check(tmp_path, Function(f), (torch.randn(7, 18), torch.randn(7, 18)))
+
+
+def test_integers_truth_values_and_halves(tmp_path):
+    def f(i, b, h, d):
+        table = torch.tensor([0.5, -1.5, float("inf"), 2.25])
+        integers = i * 3 - 1, i // 2, i % 3, i.sum(), i & 1, i.to(torch.uint8) + 250, i.to(torch.float64) / 3, table[i % 4]
+        return *integers, b & (i > 2), ~b, b.sum(), h @ h.t(), h.softmax(-1), h.half() * 2, h.half() @ h.half().t(), d @ d.t(), d.exp()
+
+    inputs = torch.arange(-3, 4), torch.arange(7) % 2 == 0, torch.randn(5, 9).bfloat16(), torch.randn(4, 6, dtype=torch.float64)
+    check(tmp_path, Function(f), inputs, rtol=2e-2, atol=2e-2)
+
+
+def test_sizes_of_zero(tmp_path):
+    shapes = ({0: torch.export.Dim("n", min=0, max=64)}, None)
+
+    def f(x, w):
+        return x @ w, x.sum(0), torch.cat([x, x]) + 1, x[:0] * 2
+
+    cases = [(torch.randn(n, 5), torch.randn(5, 3)) for n in (4, 0)]
+    check(tmp_path, Function(f), *cases, dynamic_shapes=shapes)
+
+
+def test_written_inputs_and_buffers(tmp_path):
+    def f(x, y):
+        x.add_(1)
+        y[1:].mul_(x[1:])
+        return (x @ y.t()).sum(), x.t() * 2, x
+
+    inputs = torch.randn(4, 5), torch.randn(4, 5)
+    check(tmp_path, Function(f), inputs)
+    check(tmp_path, Counter(), (torch.randn(4, 3),))
+    # The buffer keeps its new contents from one call to the next: the median time is of calls after the first.
+    source = (tmp_path / "model.cpp").read_text()
+    source = source.replace("const Values outputs = model.call(inputs);", "model.call(inputs);\n        const Values outputs = model.call(inputs);")
+    (tmp_path / "model.cpp").write_text(source)
+    run([*compiler(), "-std=c++17", tmp_path / "model.cpp", "-o", tmp_path / "model"])
+    x, model = torch.randn(4, 3), Counter()
+    got = call(tmp_path, tmp_path / "model", (x,))
+    model(x)
+    compare(got, [model(x)])
+
+
+def test_integers_of_a_call(tmp_path):
+    model = Function(lambda x, n: (x[: n // 2] * n, n + 1))
+    shapes = (None, torch.export.Dim.DYNAMIC)
+    check(tmp_path, model, (torch.randn(9, 2), 7), (torch.randn(9, 2), 4), dynamic_shapes=shapes)
+
+
+def test_random_numbers_are_those_of_the_command(tmp_path):
+    archive = export(tmp_path, Function(lambda x: (F.dropout(x, 0.5, True), torch.rand_like(x))), (torch.ones(50, 3),))
+    program = build(tmp_path, archive)
+    got = call(tmp_path, program, (torch.ones(50, 3),))
+    run([TOOL, "run", archive, "--inputs", tmp_path / "x.safetensors", "--output", tmp_path / "z.safetensors"])
+    wanted = load_file(tmp_path / "z.safetensors")
+    compare(got, [wanted["0"], wanted["1"]], rtol=0, atol=0)
+    assert 0.3 < got[0].count_nonzero() / 150 < 0.7
+
+
+def test_errors_of_callers_name_what_is_wrong(tmp_path):
+    def f(x, i):
+        torch._check(x.shape[0] % 2 == 0, lambda: "an even number of rows")
+        return x[i] * 2 + x.reshape(-1, 2, 3).sum()
+
+    shapes = ({0: 2 * torch.export.Dim("half", min=2, max=16)}, None)
+    inputs = torch.randn(6, 3), torch.tensor([1, 5])
+    program = build(tmp_path, export(tmp_path, Function(f), inputs, shapes))
+
+    def fails(*inputs, options=()):
+        write_inputs(tmp_path / "x.safetensors", inputs)
+        return run([program, "--inputs", tmp_path / "x.safetensors", *options], code=2)
+
+    assert re.search("index.*out of", fails(inputs[0], torch.tensor([1, 6])))
+    assert "must be float32, got float64" in fails(inputs[0].double(), inputs[1])
+    assert "dimension 1 must be 3, got 4" in fails(torch.randn(6, 4), inputs[1])
+    assert "must have 2 dimensions" in fails(torch.randn(6), inputs[1])
+    assert "size 7 of dimension 0 must be 2*" in fails(torch.randn(7, 3), inputs[1])
+    assert "outside the range" in fails(torch.randn(64, 3), inputs[1])
+    assert "has no tensor `1`" in fails(inputs[0])
+    assert "belongs to no input" in fails(*inputs, inputs[1])
+    assert "usage:" in run([program, "--nonsense"], code=2)
+    assert "is no integer" in run([program, "--threads", "many"], code=2)
+    assert "cannot open" in run([program, "--inputs", tmp_path / "missing"], code=3)
+
+
+def test_damaged_and_other_weights_are_errors(tmp_path):
+    program = build(tmp_path, export(tmp_path, nn.Linear(3, 2), (torch.randn(4, 3),)), "-O1", "-fsanitize=address,undefined")
+    file = tmp_path / "model.weights.safetensors"
+    whole = file.read_bytes()
+    assert set(load_file(file)) == {"weight", "bias"}
+    for k in (0, 5, 9, 40, len(whole) - 1):
+        file.write_bytes(whole[:k])
+        assert "not a safetensors file" in run([program], code=2)
+    for k in range(8, whole.index(b"}}") + 2, 3):
+        file.write_bytes(whole[:k] + b"\x07" + whole[k + 1 :])
+        assert "error: " in run([program], code=2)
+    save_file({"weight": torch.randn(2, 4), "bias": torch.randn(2)}, file)
+    assert "the weight `weight` is float32[2, 4], the program wants float32[2, 3]" in run([program], code=2)
+    file.unlink()
+    assert "cannot open" in run([program], code=3)
+    file.write_bytes(whole)
+    run([program, "--weights", file])
+
+
+def test_what_is_not_printed_is_named_and_nothing_is_written(tmp_path):
+    archive = export(tmp_path, Function(lambda x: torch.linalg.inv(x)), (torch.eye(3),))
+
+    def refused(*options):
+        output = tmp_path / "refused.cpp"
+        text = run([TOOL, "compile", archive, "--emit", "cpp", "-o", output, *options], code=2)
+        assert not output.exists()
+        return text
+
+    assert "the library function `linalg.inv` (aten." in refused()
+    assert "CPUs only" in refused("--target", "h100")
+    archive = export(tmp_path, Function(lambda x: x[x > 0]), (torch.ones(3),))
+    assert "a program in parts" in refused()
