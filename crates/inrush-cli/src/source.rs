@@ -93,9 +93,10 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
         say!("{line}")?;
     } else {
         let lines = text.lines().count();
-        let with = match read.is_empty() {
-            true => String::new(),
-            false => format!(", weights: {}", weights.display()),
+        let with = if read.is_empty() {
+            String::new()
+        } else {
+            format!(", weights: {}", weights.display())
         };
         say!(
             "{shown} for {} in {ms:.0} ms: {output} ({lines} lines){with}",

@@ -25,8 +25,8 @@ impl Names {
     }
 
     /// Returns a scope with these names.
-    pub(crate) fn with(taken: &[&str]) -> Names {
-        Names(taken.iter().map(|n| n.to_string()).collect())
+    pub(crate) fn with<'a>(taken: impl Iterator<Item = &'a str>) -> Names {
+        Names(taken.map(str::to_string).collect())
     }
 
     /// Returns an identifier like `wanted` that nothing else has.

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! kernels   C functions, and the objects that launch them
+//! inputs    checks of a call's inputs, and drawn ones
 //! model     the program as a struct: weights, load steps, calls
 //! parts/    what files have in common: tensors, checks, threads, products, files of tensors, `main`
 //! ```
 
+mod inputs;
 mod kernels;
 mod model;
 
@@ -27,234 +29,25 @@ const OPERANDS: &str = include_str!("parts/operands.cpp");
 const TENSOR: &str = include_str!("parts/tensor.cpp");
 
 /// Headers of the standard library that files include.
-const HEADERS: &[&str] = &[
-    "algorithm",
-    "atomic",
-    "chrono",
-    "cmath",
-    "condition_variable",
-    "cstdint",
-    "cstdio",
-    "cstring",
-    "exception",
-    "fstream",
-    "functional",
-    "limits",
-    "map",
-    "memory",
-    "mutex",
-    "new",
-    "random",
-    "stdexcept",
-    "string",
-    "thread",
-    "variant",
-    "vector",
-];
+const HEADERS: &str = "algorithm atomic chrono cmath condition_variable cstdint cstdio cstring exception fstream functional limits \
+    map memory mutex new random stdexcept string thread variant vector";
 
 /// Keywords, names that the text around a program uses, and macros of compilers and headers.
-const TAKEN: &[&str] = &[
-    "alignas",
-    "alignof",
-    "and",
-    "and_eq",
-    "asm",
-    "auto",
-    "bitand",
-    "bitor",
-    "bool",
-    "break",
-    "case",
-    "catch",
-    "char",
-    "char16_t",
-    "char32_t",
-    "char8_t",
-    "class",
-    "co_await",
-    "co_return",
-    "co_yield",
-    "compl",
-    "concept",
-    "const",
-    "const_cast",
-    "consteval",
-    "constexpr",
-    "constinit",
-    "continue",
-    "decltype",
-    "default",
-    "delete",
-    "do",
-    "double",
-    "dynamic_cast",
-    "else",
-    "enum",
-    "explicit",
-    "export",
-    "extern",
-    "false",
-    "float",
-    "for",
-    "friend",
-    "goto",
-    "if",
-    "inline",
-    "int",
-    "long",
-    "mutable",
-    "namespace",
-    "new",
-    "noexcept",
-    "not",
-    "not_eq",
-    "nullptr",
-    "operator",
-    "or",
-    "or_eq",
-    "private",
-    "protected",
-    "public",
-    "register",
-    "reinterpret_cast",
-    "requires",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "static_assert",
-    "static_cast",
-    "struct",
-    "switch",
-    "template",
-    "this",
-    "thread_local",
-    "throw",
-    "true",
-    "try",
-    "typedef",
-    "typeid",
-    "typename",
-    "typeof",
-    "union",
-    "unsigned",
-    "using",
-    "virtual",
-    "void",
-    "volatile",
-    "wchar_t",
-    "while",
-    "xor",
-    "xor_eq",
-    "Blocks",
-    "Brain",
-    "CheckError",
-    "Contraction",
-    "DType",
-    "Epilogue",
-    "Half",
-    "INPUTS",
-    "Input",
-    "InputError",
-    "Kernel",
-    "Kind",
-    "Level",
-    "MachineError",
-    "Model",
-    "Offsets",
-    "Options",
-    "Plain",
-    "Reads",
-    "SERIAL_COST",
-    "Size",
-    "Sizes",
-    "Team",
-    "Tensor",
-    "TensorFile",
-    "Value",
-    "Values",
-    "WEIGHTS",
-    "allocate",
-    "arena",
-    "arena_bytes",
-    "at",
-    "expect_names",
-    "expect_value",
-    "call",
-    "contract",
-    "copy",
-    "copy_from",
-    "drawn",
-    "drawn_inputs",
-    "dtypes",
-    "elements",
-    "empty_tensor",
-    "expect_constant",
-    "expect_int",
-    "expect_sizes",
-    "expect_tensor",
-    "extent",
-    "file",
-    "floordiv",
-    "given",
-    "guard",
-    "i64",
-    "inputs",
-    "integer",
-    "kernels",
-    "known",
-    "laid_out",
-    "larger",
-    "launch",
-    "lies_as",
-    "load",
-    "loaded",
-    "main",
-    "memory",
-    "mod",
-    "numbers",
-    "options",
-    "outputs",
-    "overflow",
-    "pack",
-    "places",
-    "read_inputs",
-    "reserve",
-    "row_major",
-    "seed",
-    "shown",
-    "size_of",
-    "sizes",
-    "smaller",
-    "solve",
-    "std",
-    "team",
-    "text",
-    "within",
-    "write_tensors",
-    "EOF",
-    "NULL",
-    "NAN",
-    "INFINITY",
-    "HUGE_VAL",
-    "BUFSIZ",
-    "RAND_MAX",
-    "TMP_MAX",
-    "UNROLL",
-    "VECTOR_BYTES",
-    "assert",
-    "errno",
-    "i386",
-    "linux",
-    "stderr",
-    "stdin",
-    "stdout",
-    "unix",
-    "major",
-    "minor",
-    "makedev",
-];
+const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class \
+    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype \
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline \
+    int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public \
+    register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch \
+    template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void \
+    volatile wchar_t while xor xor_eq Blocks Brain CheckError Contraction DType Epilogue Half INPUTS Input \
+    InputError Kernel Kind Level MachineError Model Offsets Options Plain Reads SERIAL_COST Size Sizes Team \
+    Tensor TensorFile Value Values WEIGHTS allocate arena arena_bytes at expect_names expect_value call contract \
+    copy copy_from drawn drawn_inputs dtypes elements empty_tensor expect_constant expect_int expect_sizes \
+    expect_tensor extent file floordiv given guard i64 inputs integer kernels known laid_out larger launch \
+    lies_as load loaded main memory mod numbers options outputs overflow pack places read_inputs reserve \
+    row_major seed shown size_of sizes smaller solve std team text within write_tensors EOF NULL NAN INFINITY \
+    HUGE_VAL BUFSIZ RAND_MAX TMP_MAX UNROLL VECTOR_BYTES assert errno i386 linux stderr stdin stdout unix major \
+    minor makedev";
 
 /// Warnings of GCC that generated C gives.
 const KERNEL_WARNINGS: &[&str] = &[
@@ -302,7 +95,7 @@ pub fn cpp(unit: &Unit<'_>) -> Result<CppFile> {
     unit.program.check(unit.objects.len())?;
     let segment = only_segment(unit)?;
     segment.program.verify()?;
-    let mut names = Names::with(TAKEN);
+    let mut names = Names::with(TAKEN.split(' '));
     let kernels = Kernels::new(unit, &mut names)?;
     let model = model::print(unit, segment, &kernels, &mut names)?;
     if !model.weights.is_empty() && unit.archive.is_none() {
@@ -523,7 +316,7 @@ fn header(unit: &Unit<'_>, flags: &[&str], model: &model::Printed) -> String {
         );
     }
     text.push('\n');
-    for header in HEADERS {
+    for header in HEADERS.split(' ') {
         _ = writeln!(text, "#include <{header}>");
     }
     text.push('\n');

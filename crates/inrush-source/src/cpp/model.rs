@@ -2,6 +2,7 @@
 //!
 //! A buffer is a pointer to bytes. Values of a call are in one memory at the places of the program's memory plan.
 
+use super::inputs::{Given, inputs};
 use super::kernels::{Kernels, quoted};
 use super::{CppWeight, dtype};
 use crate::Unit;
@@ -9,15 +10,12 @@ use crate::names::{Names, plain};
 use crate::segment::root;
 use crate::sizes::{Sizes, cpp_literal};
 use inrush_base::{DType, Error, Result};
-use inrush_program::host::{Out, Read, Segment};
+use inrush_program::host::{Out, Segment};
 use inrush_program::{
-    BufferId, Contract, InputType, Launch, Num, Output, Place, Program, Reads, Relation, SEED,
-    SizeId, Step, Weight,
+    BufferId, Contract, InputType, Launch, Num, Output, Place, Program, Relation, SEED, SizeId,
+    Step, Weight,
 };
 use std::fmt::Write;
-
-/// Value of a symbol that inputs are drawn with, if its range has it.
-const SAMPLE: i64 = 8;
 
 /// A printed model.
 pub(crate) struct Printed {
@@ -29,45 +27,24 @@ pub(crate) struct Printed {
     pub(crate) has_products: bool,
 }
 
-/// An input of the call: its name, its position in the segment, and its kind.
-struct Given<'a> {
-    name: &'a str,
-    in_segment: Option<usize>,
-    kind: Kind<'a>,
-}
-
-/// The kind of an input.
-enum Kind<'a> {
-    Tensor {
-        dtype: DType,
-        sizes: &'a [SizeId],
-        strides: &'a [SizeId],
-        reads: Reads,
-    },
-    /// An integer, and the size that it must equal.
-    Int(Option<SizeId>),
-    Constant(Num),
-    Ignored,
-}
-
 /// The state of printing a model.
-struct Printer<'a> {
-    unit: &'a Unit<'a>,
-    s: &'a Segment,
+pub(super) struct Printer<'a> {
+    pub(super) unit: &'a Unit<'a>,
+    pub(super) s: &'a Segment,
     kernels: &'a Kernels,
-    sizes: Sizes<'a>,
-    symbols: Vec<String>,
-    names: Names,
-    inputs: Vec<Given<'a>>,
+    pub(super) sizes: Sizes<'a>,
+    pub(super) symbols: Vec<String>,
+    pub(super) names: Names,
+    pub(super) inputs: Vec<Given<'a>>,
     /// By position in the segment: the names of the tensor as it was given and as steps read it.
-    tensors: Vec<Option<(String, String)>>,
+    pub(super) tensors: Vec<Option<(String, String)>>,
     /// Names of the members that hold weights.
     members: Vec<(&'a Weight, DType, String)>,
     /// Expressions of the buffers that are there.
     buffers: Vec<Option<String>>,
     /// Names of the outputs' memory.
     storages: Vec<Option<String>>,
-    lines: Vec<String>,
+    pub(super) lines: Vec<String>,
     /// The steps are those of a call, which have an arena, inputs and outputs.
     in_call: bool,
     has_products: bool,
@@ -138,61 +115,13 @@ pub(super) fn print(
     })
 }
 
-/// Returns the inputs of the call.
-fn inputs<'a>(unit: &'a Unit<'a>, s: &'a Segment) -> Result<Vec<Given<'a>>> {
-    let program = unit.program;
-    if let Some(slot) = s.inputs.iter().find(|slot| !program.inputs.contains(slot)) {
-        let object = program.constants.iter().find(|c| c.0 == *slot);
-        let what = match object.and_then(|c| unit.objects.get(c.1)) {
-            Some(crate::Object::Weight(name)) => {
-                format!("the weight `{name}` as an input of a segment")
-            }
-            _ => "a constant of the graph".to_string(),
-        };
-        return Err(Error::unsupported(format!("{what} is not printed as C++")));
-    }
-    let mut out = Vec::with_capacity(program.inputs.len());
-    for (at, slot) in program.inputs.iter().enumerate() {
-        let in_segment = s.inputs.iter().position(|x| x == slot);
-        let input = in_segment.and_then(|k| s.program.inputs.get(k));
-        let is_symbol = || (program.symbols.iter()).any(|s| s.slot == *slot && s.read == Read::Int);
-        let kind = match input.map(|i| (&i.ty, i.reads)) {
-            Some((
-                InputType::Tensor {
-                    dtype,
-                    sizes,
-                    strides,
-                },
-                reads,
-            )) => Kind::Tensor {
-                dtype: dtype.0,
-                sizes,
-                strides,
-                reads,
-            },
-            Some((InputType::Int { value }, _)) => Kind::Int(Some(*value)),
-            Some((InputType::Constant { value }, _)) => Kind::Constant(*value),
-            None if is_symbol() => Kind::Int(None),
-            Some((InputType::Ignored, _)) | None => Kind::Ignored,
-        };
-        let named = unit.inputs.get(at).map(String::as_str);
-        let name = named.or(input.map(|i| i.name.as_str())).unwrap_or("input");
-        out.push(Given {
-            name,
-            in_segment,
-            kind,
-        });
-    }
-    Ok(out)
-}
-
 /// Returns a list in braces.
-fn list(items: &[String]) -> String {
+pub(super) fn list(items: &[String]) -> String {
     format!("{{{}}}", items.join(", "))
 }
 
 /// Returns a number as a literal.
-fn number(n: Num) -> String {
+pub(super) fn number(n: Num) -> String {
     match n {
         Num::Bool(b) => b.to_string(),
         Num::Int(i) => format!("i64({})", cpp_literal(i)),
@@ -206,11 +135,11 @@ fn number(n: Num) -> String {
 }
 
 impl<'a> Printer<'a> {
-    fn p(&self) -> &'a Program {
+    pub(super) fn p(&self) -> &'a Program {
         &self.s.program
     }
 
-    fn line(&mut self, text: String) {
+    pub(super) fn line(&mut self, text: String) {
         self.lines.push(text);
     }
 
@@ -282,7 +211,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Moves the body of a function to the text, with its size arithmetic before the line at `at`.
-    fn finish(&mut self, text: &mut String, at: usize) {
+    pub(super) fn finish(&mut self, text: &mut String, at: usize) {
         let definitions = self.sizes.definitions(0);
         let mut lines = std::mem::take(&mut self.lines);
         let body = lines.split_off(at.min(lines.len()));
@@ -335,146 +264,6 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints checks of the inputs' kinds.
-    fn expect_inputs(&mut self) -> Result<()> {
-        for at in 0..self.inputs.len() {
-            let Given {
-                name,
-                in_segment,
-                ref kind,
-            } = self.inputs[at];
-            let shown = quoted(name);
-            match kind {
-                Kind::Tensor {
-                    dtype: d, sizes, ..
-                } => {
-                    let (d, rank) = (dtype(*d)?, sizes.len());
-                    let read = self.names.fresh(name);
-                    let given = self.names.fresh(&format!("{read}_given"));
-                    self.line(format!(
-                        "const Tensor &{given} = expect_tensor({shown}, inputs[{at}], {d}, {rank});"
-                    ));
-                    if let Some(k) = in_segment {
-                        self.tensors[k] = Some((given, read));
-                    }
-                }
-                Kind::Int(_) => self.line(format!("expect_int({shown}, inputs[{at}]);")),
-                Kind::Constant(value) => {
-                    let spelled = quoted(&inrush_base::Scalar::from(*value).to_string());
-                    let value = number(*value);
-                    self.line(format!(
-                        "expect_constant({shown}, inputs[{at}], {value}, {spelled});"
-                    ));
-                }
-                Kind::Ignored => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Prints the reads of the symbols, and the checks of their ranges.
-    fn bind_symbols(&mut self) -> Result<()> {
-        let program = self.unit.program;
-        for (k, own) in self.p().symbols.iter().enumerate() {
-            let damaged = || Error::input("the program is damaged: a symbol of no input");
-            let symbol = self
-                .s
-                .symbols
-                .get(k)
-                .and_then(|at| program.symbols.get(*at as usize));
-            let symbol = symbol.filter(|s| s.after.is_none()).ok_or_else(damaged)?;
-            let at = program.inputs.iter().position(|slot| *slot == symbol.slot);
-            let at = at.ok_or_else(damaged)?;
-            let input = &self.inputs[at];
-            let (shown, name) = (quoted(input.name), self.symbols[k].clone());
-            let (value, place) = match symbol.read {
-                Read::Int => (
-                    format!("expect_int({shown}, inputs[{at}])"),
-                    format!("input `{}`", input.name),
-                ),
-                Read::Dim {
-                    dim,
-                    factor,
-                    offset,
-                } => {
-                    let tensor = input.in_segment.and_then(|k| self.tensors[k].clone());
-                    let (given, _) = tensor.ok_or_else(damaged)?;
-                    (
-                        format!(
-                            "solve({shown}, {given}, {dim}, {}, {}, {})",
-                            cpp_literal(factor),
-                            cpp_literal(offset),
-                            quoted(&own.name)
-                        ),
-                        format!("dimension {dim} of input `{}`", input.name),
-                    )
-                }
-            };
-            self.line(format!("const Size {name} = {value};"));
-            if own.lower > i64::MIN || own.upper < i64::MAX {
-                let upper = match own.upper {
-                    i64::MAX => "std::numeric_limits<i64>::max()".to_string(),
-                    n => cpp_literal(n),
-                };
-                self.line(format!(
-                    "within({}, {}, {name}, {}, {upper});",
-                    quoted(&place),
-                    quoted(&own.name),
-                    cpp_literal(own.lower)
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Prints the comparison of inputs with the sizes that they must have.
-    fn check_sizes(&mut self) -> Result<()> {
-        let p = self.p();
-        let known: Vec<String> = (p.symbols.iter().zip(&self.symbols))
-            .map(|(s, name)| {
-                format!(
-                    "{} + std::to_string({name}.value)",
-                    quoted(&format!("{} = ", s.name))
-                )
-            })
-            .collect();
-        let known = match known.as_slice() {
-            [] => "std::string()".to_string(),
-            all => format!("std::string() + {}", all.join(" + \", \" + ")),
-        };
-        self.line(format!("const auto known = [&] {{ return {known}; }};"));
-        for at in 0..self.inputs.len() {
-            let Given {
-                name,
-                in_segment,
-                ref kind,
-            } = self.inputs[at];
-            let shown = quoted(name);
-            match *kind {
-                Kind::Tensor { sizes, .. } => {
-                    let Some((given, _)) = in_segment.and_then(|k| self.tensors[k].clone()) else {
-                        continue;
-                    };
-                    let wanted = list(&self.sizes.all(sizes)?);
-                    let formulas: Vec<String> =
-                        sizes.iter().map(|n| quoted(&p.show_size(*n))).collect();
-                    let formulas = list(&formulas);
-                    self.line(format!(
-                        "expect_sizes({shown}, {given}, {wanted}, {formulas}, known);"
-                    ));
-                }
-                Kind::Int(Some(value)) => {
-                    let (wanted, formula) = (self.sizes.get(value)?, quoted(&p.show_size(value)));
-                    self.line(format!(
-                        "expect_value({shown}, expect_int({shown}, inputs[{at}]), {wanted}, {formula});"
-                    ));
-                }
-                Kind::Int(None) | Kind::Constant(_) | Kind::Ignored => {}
-            }
-        }
-        Ok(())
-    }
-
     fn guards(&mut self) -> Result<()> {
         for g in &self.p().guards {
             let (left, right) = (self.sizes.get(g.left)?, self.sizes.get(g.right)?);
@@ -490,45 +279,6 @@ impl<'a> Printer<'a> {
             ));
         }
         Ok(())
-    }
-
-    /// Prints the copies of tensors with other strides.
-    fn lay_out(&mut self) -> Result<()> {
-        for at in 0..self.inputs.len() {
-            let Given {
-                name,
-                in_segment,
-                kind: Kind::Tensor { strides, reads, .. },
-            } = self.inputs[at]
-            else {
-                continue;
-            };
-            let Some((given, read)) = in_segment.and_then(|k| self.tensors[k].clone()) else {
-                continue;
-            };
-            let strides = list(&self.sizes.all(strides)?);
-            let reads = match reads {
-                Reads::Elements => "",
-                Reads::Memory => ", Reads::memory",
-                Reads::Storage => ", Reads::storage",
-            };
-            self.line(format!(
-                "const Tensor {read} = laid_out({}, {given}, {strides}{reads});",
-                quoted(name)
-            ));
-        }
-        Ok(())
-    }
-
-    /// Prints the copies back into inputs that were laid out otherwise and that steps write.
-    fn write_back(&mut self) {
-        for (k, written) in self.p().written_inputs().into_iter().enumerate() {
-            if let (true, Some((given, read))) = (written, self.tensors[k].clone()) {
-                self.line(format!(
-                    "if ({read}.data != {given}.data) copy({given}, {read});"
-                ));
-            }
-        }
     }
 
     fn steps(&mut self, steps: &'a [Step]) -> Result<()> {
@@ -802,81 +552,6 @@ impl<'a> Printer<'a> {
             "Tensor{{{}, {sizes}, {strides}, {data}, {memory}}}",
             dtype(d)?
         ))
-    }
-
-    /// Prints the list of inputs, and the function that draws them.
-    fn print_inputs(&mut self, text: &mut String) -> Result<()> {
-        let kinds: Vec<String> = (self.inputs.iter())
-            .map(|i| {
-                let kind = match i.kind {
-                    Kind::Tensor { .. } => "tensor",
-                    Kind::Int(_) => "integer",
-                    Kind::Constant(_) | Kind::Ignored => "ignored",
-                };
-                format!("{{{}, Kind::{kind}}}", quoted(i.name))
-            })
-            .collect();
-        _ = writeln!(
-            text,
-            "const std::vector<Input> INPUTS = {};\n",
-            list(&kinds)
-        );
-        // Lines of its own.
-        self.sizes = Sizes::cpp(&self.p().sizes, &self.symbols)?;
-        let shown: Vec<String> = self.p().symbols.iter().map(|s| quoted(&s.name)).collect();
-        self.line(format!("expect_names(given, {});", list(&shown)));
-        for (s, name) in self.p().symbols.iter().zip(&self.symbols.clone()) {
-            let sample = cpp_literal(SAMPLE.min(s.upper).max(s.lower));
-            self.line(format!(
-                "const Size {name} = size_of(given, {}, {sample});",
-                quoted(&s.name)
-            ));
-        }
-        let at = self.lines.len();
-        self.line("Values inputs;".into());
-        let inputs = std::mem::take(&mut self.inputs);
-        for (position, input) in inputs.iter().enumerate() {
-            let value = match input.kind {
-                Kind::Tensor {
-                    dtype: d,
-                    sizes,
-                    strides,
-                    ..
-                } => {
-                    let (n, by) = (
-                        list(&self.sizes.all(sizes)?),
-                        list(&self.sizes.all(strides)?),
-                    );
-                    format!("drawn({}, {n}, {by})", dtype(d)?)
-                }
-                Kind::Int(Some(value)) => format!("Size({}).value", self.sizes.get(value)?),
-                Kind::Int(None) => format!("Size({}).value", self.symbol_of(position)),
-                Kind::Constant(_) | Kind::Ignored => "Value()".into(),
-            };
-            let name = plain(input.name);
-            self.line(format!("inputs.push_back({value});  // {name}"));
-        }
-        self.line("return inputs;".into());
-        text.push_str("// Draws inputs of the right shapes. Sizes can be given by name.\ninline Values drawn_inputs(const std::map<std::string, i64> &given) {\n");
-        let mut body = String::new();
-        self.finish(&mut body, at);
-        for line in body.lines() {
-            _ = writeln!(text, "{}", line.strip_prefix("    ").unwrap_or(line));
-        }
-        text.push_str("}\n");
-        Ok(())
-    }
-
-    /// Returns the name of the symbol that an integer input is.
-    fn symbol_of(&self, position: usize) -> String {
-        let program = self.unit.program;
-        let slot = program.inputs[position];
-        let mut pairs = self.s.symbols.iter().zip(&self.symbols);
-        let found = pairs.find(|(k, _)| {
-            let symbol = program.symbols.get(**k as usize);
-            symbol.is_some_and(|s| s.slot == slot && s.read == Read::Int)
-        });
-        found.map_or("0".into(), |(_, name)| name.clone())
     }
 }
 
