@@ -234,6 +234,18 @@ def test_integers_of_a_call(tmp_path):
     check(tmp_path, model, (torch.randn(9, 2), 7), (torch.randn(9, 2), 4), dynamic_shapes=shapes)
 
 
+def test_a_graph_without_inputs(tmp_path):
+    class Constants(nn.Module):
+        def forward(self):
+            return torch.arange(5) * 2, torch.full((2, 3), 1.5)
+
+    program = build(tmp_path, export(tmp_path, Constants(), ()))
+    assert not (tmp_path / "model.weights.safetensors").exists()
+    run([program, "--output", tmp_path / "y.safetensors"])
+    got = load_file(tmp_path / "y.safetensors")
+    compare([got["0"], got["1"]], Constants()())
+
+
 def test_random_numbers_are_those_of_the_command(tmp_path):
     archive = export(tmp_path, Function(lambda x: (F.dropout(x, 0.5, True), torch.rand_like(x))), (torch.ones(50, 3),))
     program = build(tmp_path, archive)

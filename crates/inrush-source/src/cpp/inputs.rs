@@ -191,7 +191,13 @@ impl<'a> Printer<'a> {
             [] => "std::string()".to_string(),
             all => format!("std::string() + {}", all.join(" + \", \" + ")),
         };
-        self.line(format!("const auto known = [&] {{ return {known}; }};"));
+        if self
+            .inputs
+            .iter()
+            .any(|i| matches!(i.kind, Kind::Tensor { .. }))
+        {
+            self.line(format!("const auto known = [&] {{ return {known}; }};"));
+        }
         for at in 0..self.inputs.len() {
             let Given {
                 name,
