@@ -252,7 +252,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         later = later and not tuned_by_triton
         settings["later"] = later
         graph, kept = flex_attention.rewrite(launching)
-        report.kept = {"higher_order.flex_attention": kept} if kept is not None else {}
+        report.kept = kept
         fallback.tell_cache()
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver())

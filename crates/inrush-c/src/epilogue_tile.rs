@@ -62,7 +62,7 @@ impl Emitter<'_> {
             "const i64 {hi} = {lo} + {COLUMNS} < n1 ? {lo} + {COLUMNS} : n1;"
         ));
         for (at, value) in self.kernel.values.iter().enumerate() {
-            if !matches!(value.def, Def::Sum) {
+            if !matches!(value.def, Def::Sum(_)) {
                 continue;
             }
             let elem = types::scalar(value.dtype);

@@ -393,7 +393,7 @@ impl Emitter<'_> {
             // An accumulator from inside the vector loop has a sum for each lane; one from outside
             // was reduced to a number.
             Def::Final(a) => self.facts.started[a.index()].is_some(),
-            Def::Running { .. } | Def::Sum => true,
+            Def::Running { .. } | Def::Sum(_) => true,
             _ => false,
         };
         let differs =

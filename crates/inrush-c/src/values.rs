@@ -205,7 +205,7 @@ impl Emitter<'_> {
             Def::Final(a) => self.finish(v, *a),
             Def::Running { acc, value } => self.running(v, *acc, *value),
             Def::Sorted { .. } => Err(Error::internal("a sort in a C kernel")),
-            Def::Sum => self.sum(v),
+            Def::Sum(_) => self.sum(v),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Models repeat their blocks. Two steps with equal words differ in nothing that the stages tile and emit look at, so these
 //! run once for both.
 
-use inrush_loops::{Axis, Loops};
+use inrush_loops::{Attended, Axis, Loops};
 use inrush_sched::{Form, Step};
 
 /// Writes a step down in the place of what was written before.
@@ -19,7 +19,10 @@ pub fn form(loops: &Loops, step: &Step, f: &mut Form) {
             g.locals.iter().for_each(|b| f.buffer(*b));
         }
         Step::Attention(a) => {
-            f.add(2u8);
+            f.add(match &a.results {
+                Attended::Softmax { .. } => 2u8,
+                Attended::Gradients(g) => 3 + u8::from(g.exchanged),
+            });
             f.add(a.axes().copied().collect::<Vec<Axis>>().as_slice());
             for x in a.accesses() {
                 f.buffer(x.buf);

@@ -70,7 +70,7 @@ pub fn loops(
     run.fill(inputs, weights)?;
     for (k, node) in p.nodes.iter().enumerate() {
         match node {
-            Node::Body(b) => run.body(b, None),
+            Node::Body(b) => run.body(b, [None; 2]),
             Node::Contraction(c) => run.contraction(c),
             Node::Library(c) => run.library(c),
             Node::Attention(a) => run.attention(a),

@@ -158,11 +158,11 @@ pub(crate) fn renumber(kernel: &mut Kernel) {
     for v in order {
         let old = &mut kernel.values[v.index()];
         let mut value = Value {
-            def: std::mem::replace(&mut old.def, Def::Sum),
+            def: std::mem::replace(&mut old.def, Def::Sum(0)),
             dtype: old.dtype,
         };
         match &mut value.def {
-            Def::Const(_) | Def::Index(_) | Def::Sum => {}
+            Def::Const(_) | Def::Index(_) | Def::Sum(_) => {}
             Def::Load { buf, mask, .. } => {
                 *buf = names.bufs[buf.index()].expect(BEFORE);
                 if let Some(m) = mask {

@@ -211,8 +211,8 @@ pub enum Def {
     Sorted {
         value: ValId,
     },
-    /// The contraction's sum at this point.
-    Sum,
+    /// The contraction's sum at this point; of an attention, the product of this number.
+    Sum(u8),
 }
 
 /// Returns an integer value as an expression, if it is one: indices and sizes, a constant, or a conversion of one that keeps it.
@@ -330,7 +330,7 @@ impl Def {
     #[inline]
     pub fn each_operand(&self, mut f: impl FnMut(ValId)) {
         match self {
-            Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum => {}
+            Def::Const(_) | Def::Index(_) | Def::Final(_) | Def::Sum(_) => {}
             Def::Load { mask, .. } => mask.iter().for_each(|m| f(*m)),
             Def::Op { args, .. } => args.iter().for_each(|a| f(*a)),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => f(*arg),

@@ -247,7 +247,7 @@ impl Found {
                     true
                 }
                 Def::Final(a) => self.accs.contains(a),
-                Def::Running { .. } | Def::Sorted { .. } | Def::Indirect { .. } | Def::Sum => false,
+                Def::Running { .. } | Def::Sorted { .. } | Def::Indirect { .. } | Def::Sum(_) => false,
                 Def::Const(_) | Def::Index(_) | Def::Cast { .. } | Def::Bitcast { .. } => true,
             },
         })
@@ -386,7 +386,7 @@ impl Copy<'_> {
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = self.value(*arg),
             Def::Final(a) => *a = self.acc(*a),
             Def::Const(_)
-            | Def::Sum
+            | Def::Sum(_)
             | Def::Running { .. }
             | Def::Sorted { .. }
             | Def::Indirect { .. } => {}

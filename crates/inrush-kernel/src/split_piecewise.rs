@@ -218,7 +218,7 @@ fn part(exprs: &Exprs, kernel: &mut Kernel, l: &Loop, p: &Part) -> Loop {
                     Def::Op { args, .. } => args.iter_mut().for_each(|a| *a = new(*a)),
                     Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => *arg = new(*arg),
                     Def::Const(_)
-                    | Def::Sum
+                    | Def::Sum(_)
                     | Def::Final(_)
                     | Def::Running { .. }
                     | Def::Sorted { .. }

@@ -76,7 +76,7 @@ impl Rules<'_> {
         let of = |v: ValId| self.values[v.index()].dtype;
         let wrong = || Err(Error::internal(format!("{v}: wrong dtype of the result")));
         match &value.def {
-            Def::Const(_) | Def::Index(_) | Def::Sum | Def::Final(_) | Def::Running { .. } => {}
+            Def::Const(_) | Def::Index(_) | Def::Sum(_) | Def::Final(_) | Def::Running { .. } => {}
             Def::Sorted { value } => {
                 if !matches!(dtype, DType::I32 | DType::I64) {
                     return Err(Error::internal(format!("{v}: keys cannot be {dtype}")));
@@ -287,7 +287,7 @@ impl Verifier<'_> {
             .try_for_each(|o| self.known(*o))?;
         self.rules().value(v)?;
         match &value.def {
-            Def::Sum if !matches!(self.kernel.kind, Kind::Epilogue { .. }) => {
+            Def::Sum(_) if !matches!(self.kernel.kind, Kind::Epilogue { .. }) => {
                 return Err(Error::internal(
                     "a contraction's sum outside of its epilogue",
                 ));

@@ -280,8 +280,9 @@ pub enum Stmt {
     /// Sort along the only reduction axis, ascending: the value at position `p` is the `p`-th least of the row. Of `i32` or
     /// `i64`, for GPUs alone. Whoever needs the places packs them into the low bits of the keys.
     Sort { value: StmtId, dtype: DType },
-    /// The value of the contraction at this point; only in its epilogue.
-    Acc { dtype: DType },
+    /// The value of the contraction at this point; only in its epilogue. In the scores of an attention, the product of
+    /// number `of` at this point.
+    Acc { dtype: DType, of: u8 },
     /// Writes `value` at `coords`. With a mask, only where it is true.
     Store {
         buf: BufId,
@@ -373,16 +374,52 @@ pub struct Attention {
     pub value: Access,
     /// Until stage fuse has inlined it: the buffer of the product over batch, m, k, which the scores read.
     pub product: Option<BufId>,
-    /// A body without reduction axes over batch, m, k. [`Stmt::Acc`] is the product in `f32`. Its first store is the score,
-    /// the second, if any, tells whether the key is kept. Neither reaches memory: their buffers are names only.
+    /// A body without reduction axes over batch, m, k. [`Stmt::Acc`] is the product in `f32`. Its first stores are what
+    /// [`Attended`] says; one more, if any, tells whether the key is kept. None reaches memory: their buffers are names only.
     pub scores: Body,
     pub blocks: Option<BlockMask>,
+    pub results: Attended,
+}
+
+/// What an attention makes of the values of its scores' body.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Attended {
+    /// One value, the score: its softmax weighs the values.
+    Softmax {
+        /// Over batch, m, n.
+        out: BufId,
+        /// Logarithm of the sum of exponentials of kept scores, over batch and m; base 2.
+        logsumexp: BufId,
+        /// The greatest kept score of a row, over batch and m; times log2(e).
+        max: BufId,
+    },
+    /// One or two values, weights of keys and of values.
+    Gradients(Gradients),
+}
+
+/// Sums of keys and of values with weights that are computed from two products: the gradients of an attention.
+///
+/// ```text
+/// first, second = scores(sum over d of query * key, sum over n of grad * value)
+/// by_key[batch, m, d]   = sum over k of first * key[batch, k, d]
+/// by_value[batch, m, n] = sum over k of second * value[batch, k, n]
+/// ```
+///
+/// The gradient of queries is `by_key`, with the weights d(score). The roles are exchanged for those of keys and values: the
+/// rows m are keys, k runs over queries; `query` is the keys' tensor, `grad` that of the values, `key` the queries' and `value`
+/// the gradient of the result. Weights of keys that are not kept are 0.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gradients {
+    /// Coordinates over batch, m, n.
+    pub grad: Access,
+    /// As [`Attention::product`], for the product of `grad` and `value`: [`Stmt::Acc`] of number 1.
+    pub product: Option<BufId>,
+    /// The roles are exchanged: the buffers of products are over batch, k, m.
+    pub exchanged: bool,
+    /// Over batch, m, d.
+    pub by_key: BufId,
     /// Over batch, m, n.
-    pub out: BufId,
-    /// Logarithm of the sum of exponentials of kept scores, over batch and m; base 2.
-    pub logsumexp: BufId,
-    /// The greatest kept score of a row, over batch and m; times log2(e).
-    pub max: BufId,
+    pub by_value: Option<BufId>,
 }
 
 /// Blocks of keys that rows attend to: a sparse matrix of blocks by rows. Others are skipped.

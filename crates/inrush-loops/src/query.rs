@@ -130,7 +130,10 @@ impl Clone for Stmt {
                 value: *value,
                 dtype: *dtype,
             },
-            Stmt::Acc { dtype } => Stmt::Acc { dtype: *dtype },
+            Stmt::Acc { dtype, of } => Stmt::Acc {
+                dtype: *dtype,
+                of: *of,
+            },
             Stmt::Store {
                 buf,
                 coords,
@@ -245,7 +248,7 @@ impl Stmt {
         match self {
             Stmt::Const { dtype, .. }
             | Stmt::Index { dtype, .. }
-            | Stmt::Acc { dtype }
+            | Stmt::Acc { dtype, .. }
             | Stmt::Reduce { dtype, .. }
             | Stmt::Scan { dtype, .. }
             | Stmt::Sort { dtype, .. } => *dtype,
@@ -518,11 +521,20 @@ impl Attention {
         (self.batch.iter()).chain([&self.m, &self.k, &self.d, &self.n])
     }
 
+    /// Returns the part that gradients have besides.
+    pub fn gradients(&self) -> Option<&Gradients> {
+        match &self.results {
+            Attended::Gradients(g) => Some(g),
+            Attended::Softmax { .. } => None,
+        }
+    }
+
     /// Returns what is read besides the loads of the scores: operands, then lists of blocks.
     pub fn accesses(&self) -> impl Iterator<Item = &Access> {
         let lists = self.blocks.iter().flat_map(BlockMask::lists);
         [&self.query, &self.key, &self.value]
             .into_iter()
+            .chain(self.gradients().map(|g| &g.grad))
             .chain(lists.flat_map(|l| [&l.count, &l.index]))
     }
 
@@ -533,14 +545,56 @@ impl Attention {
                 .into_iter()
                 .flatten()
         });
+        let grad = match &mut self.results {
+            Attended::Gradients(g) => Some(&mut g.grad),
+            Attended::Softmax { .. } => None,
+        };
         [&mut self.query, &mut self.key, &mut self.value]
             .into_iter()
+            .chain(grad)
             .chain(lists.flat_map(|l| [&mut l.count, &mut l.index]))
     }
 
+    /// Returns the buffers of products that are in memory, by number.
+    pub fn products(&self) -> [Option<BufId>; 2] {
+        [self.product, self.gradients().and_then(|g| g.product)]
+    }
+
     /// Returns the buffers of the results.
-    pub fn results(&self) -> [BufId; 3] {
-        [self.out, self.logsumexp, self.max]
+    pub fn results(&self) -> Bufs {
+        match &self.results {
+            Attended::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => Bufs::from_slice(&[*out, *logsumexp, *max]),
+            Attended::Gradients(g) => [g.by_key].into_iter().chain(g.by_value).collect(),
+        }
+    }
+
+    /// Returns the buffers of the results and of products in memory, mutably.
+    pub fn buffers_mut(&mut self) -> impl Iterator<Item = &mut BufId> {
+        let results: SmallVec<[&mut BufId; 3]> = match &mut self.results {
+            Attended::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => SmallVec::from_iter([out, logsumexp, max]),
+            Attended::Gradients(g) => [&mut g.by_key]
+                .into_iter()
+                .chain(&mut g.by_value)
+                .chain(&mut g.product)
+                .collect(),
+        };
+        self.product.iter_mut().chain(results)
+    }
+
+    /// Returns how many values the body of the scores stores before the one that tells which keys are kept.
+    pub fn values(&self) -> usize {
+        match &self.results {
+            Attended::Softmax { .. } => 1,
+            Attended::Gradients(g) => 1 + g.by_value.iter().count(),
+        }
     }
 }
 
@@ -580,7 +634,7 @@ impl Node {
     pub fn writes(&self) -> Bufs {
         match self {
             Node::Library(c) => unique(c.outputs.iter().copied()),
-            Node::Attention(a) => Bufs::from_slice(&a.results()),
+            Node::Attention(a) => a.results(),
             _ => self.body().writes(),
         }
     }
@@ -626,9 +680,17 @@ impl Node {
         }
         if let Node::Attention(a) = self {
             let points = hint_product(&loops.exprs, a.scores.axes.iter().map(|x| x.size));
-            let steps = hint_product(&loops.exprs, [a.d.size].into_iter())
-                .saturating_add(hint_product(&loops.exprs, [a.n.size].into_iter()));
+            let depth = |x: Axis| hint_product(&loops.exprs, [x.size].into_iter());
+            let (d, n) = (depth(a.d), depth(a.n));
+            let steps = match &a.results {
+                Attended::Softmax { .. } => d.saturating_add(n),
+                Attended::Gradients(g) => {
+                    let sums = if g.by_value.is_some() { n } else { 0 };
+                    (d.saturating_mul(2)).saturating_add(n.saturating_add(sums))
+                }
+            };
             let operands = [&a.query, &a.key, &a.value].into_iter();
+            let operands = operands.chain(a.gradients().map(|g| &g.grad));
             cost.add(Cost {
                 read_bytes: operands
                     .map(|x| loops.access_bytes(x.buf, &x.coords, points))

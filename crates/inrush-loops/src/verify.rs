@@ -151,7 +151,8 @@ fn reference_problems(p: &Loops) -> Vec<Problem> {
         }
         if let Node::Attention(a) = n {
             let buffers = a.accesses().map(|x| x.buf).chain(a.results());
-            for b in buffers.chain(a.product).filter(|b| bad_buf(*b)) {
+            let products = a.products().into_iter().flatten();
+            for b in buffers.chain(products).filter(|b| bad_buf(*b)) {
                 problem(&mut out, Place::Node(k), format!("no buffer {b}"));
             }
         }

@@ -14,7 +14,7 @@
 
 use inrush_base::DType;
 use inrush_expr::Exprs;
-use inrush_loops::{Attention, Loops, Node, Stmt};
+use inrush_loops::{Attended, Attention, Axis, Loops, Node, Stmt};
 
 use crate::deps::drop_dead;
 
@@ -24,7 +24,9 @@ pub(crate) fn inline_products(loops: &mut Loops) {
     let mut inlined = false;
     for node in &mut nodes {
         if let Node::Attention(a) = node {
-            inlined |= inline_product(&loops.exprs, a);
+            for of in 0..a.products().len() {
+                inlined |= inline_product(&loops.exprs, a, of);
+            }
         }
     }
     if inlined {
@@ -33,12 +35,18 @@ pub(crate) fn inline_products(loops: &mut Loops) {
     loops.nodes = nodes;
 }
 
-/// Reads the product from the attention itself, if the scores read it at their own point only.
-fn inline_product(ex: &Exprs, a: &mut Attention) -> bool {
-    let Some(product) = a.product else {
+/// Reads product `of` from the attention itself, if the scores read it at their own point only.
+fn inline_product(ex: &Exprs, a: &mut Attention, of: usize) -> bool {
+    let Some(product) = a.products()[of] else {
         return false;
     };
-    let own: Vec<_> = (a.scores.axes.iter())
+    let mut axes: Vec<Axis> = a.scores.axes.clone();
+    if a.gradients().is_some_and(|g| g.exchanged) {
+        // Products are over batch, k, m.
+        let rank = axes.len();
+        axes.swap(rank - 2, rank - 1);
+    }
+    let own: Vec<_> = (axes.iter())
         .map(|x| {
             if ex.is_int(x.size, 1) {
                 ex.int(0)
@@ -51,8 +59,8 @@ fn inline_product(ex: &Exprs, a: &mut Attention) -> bool {
         Stmt::Load {
             buf, coords, mask, ..
         } if *buf == product => {
-            let unit = |(c, x): (&_, &inrush_loops::Axis)| *c == ex.sym_expr(x.sym);
-            let same = coords.iter().zip(&own).zip(&a.scores.axes);
+            let unit = |(c, x): (&_, &Axis)| *c == ex.sym_expr(x.sym);
+            let same = coords.iter().zip(&own).zip(&axes);
             mask.is_none() && same.into_iter().all(|((c, o), x)| c == o || unit((c, x)))
         }
         _ => true,
@@ -62,9 +70,15 @@ fn inline_product(ex: &Exprs, a: &mut Attention) -> bool {
     }
     for s in &mut a.scores.stmts {
         if matches!(s, Stmt::Load { buf, .. } if *buf == product) {
-            *s = Stmt::Acc { dtype: DType::F32 };
+            *s = Stmt::Acc {
+                dtype: DType::F32,
+                of: of as u8,
+            };
         }
     }
-    a.product = None;
+    match &mut a.results {
+        Attended::Gradients(g) if of == 1 => g.product = None,
+        _ => a.product = None,
+    }
     true
 }

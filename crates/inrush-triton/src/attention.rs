@@ -14,19 +14,23 @@
 //!
 //! Steps that are whole and steps that reach beyond the last key are written apart, and so are blocks that are kept whole and
 //! blocks with a mask: only the second of each compare.
+//!
+//! Gradients walk in the same way; [`gradients`] writes their steps.
+
+mod gradients;
 
 use crate::function::Emitter;
 use crate::types;
 use inrush_base::{DType, Error, Result};
 use inrush_expr::{Expr, Sym};
-use inrush_kernel::block::{Attention, BlockItem, List, Operand, Side};
+use inrush_kernel::block::{Attention, BlockItem, List, Operand, Results, Side};
 use inrush_kernel::{Def, ValId};
 use inrush_loops::ScalarOp;
 use rustc_hash::FxHashSet;
 
 /// How much of a step's tile is known to take part.
 #[derive(Copy, Clone)]
-struct Step {
+pub(super) struct Step {
     /// No key is beyond the last one.
     whole: bool,
     /// All keys are kept, whatever the scores' mask says.
@@ -53,9 +57,16 @@ impl Emitter<'_> {
             self.below(&a.d, "d[None, :]")?,
         ];
         self.tile_load("query", &a.query, "[XBLOCK, DBLOCK]", &masks)?;
-        self.line("top = tl.full([XBLOCK], float(\"-inf\"), tl.float32)");
-        self.line("total = tl.zeros([XBLOCK], tl.float32)");
-        self.line("acc = tl.zeros([XBLOCK, NBLOCK], tl.float32)");
+        match &a.results {
+            Results::Softmax { .. } => {
+                self.line("top = tl.full([XBLOCK], float(\"-inf\"), tl.float32)");
+                self.line("total = tl.zeros([XBLOCK], tl.float32)");
+                self.line("acc = tl.zeros([XBLOCK, NBLOCK], tl.float32)");
+            }
+            Results::Gradients { grad, by_value, .. } => {
+                self.start_gradients(a, grad, by_value.is_some())?;
+            }
+        }
         match (&a.blocks, a.causal) {
             (None, None) => self.all_keys(a, body)?,
             (None, Some(after)) => self.keys_up_to_rows(a, body, after)?,
@@ -194,6 +205,11 @@ impl Emitter<'_> {
             self.line(format!("rmask = r < {extent}"));
         }
         self.state.whole_step = step.whole;
+        if let Results::Gradients { by_value, .. } = &a.results {
+            self.gradient_step(a, body, step, by_value.is_some())?;
+            self.state.whole_step = false;
+            return Ok(());
+        }
         self.name(a.d.sym, "d[:, None]");
         let masks = [
             self.mask(1 << Attention::KEYS),
@@ -202,13 +218,22 @@ impl Emitter<'_> {
         self.tile_load("key", &a.key, "[DBLOCK, RBLOCK]", &masks)?;
         let precision = self.precision(a);
         self.line(format!("product = tl.dot(query, key{precision})"));
-        let Some(BlockItem::Attend { score, keep }) = body.last() else {
+        let Some(BlockItem::Attend { score, keep, .. }) = body.last() else {
             return Err(Error::internal("an attention without scores"));
         };
         let keep = keep.filter(|_| !step.full);
-        let loads = self.state.loads_left.clone();
         let (score, factor) = self.scaled(*score);
-        let needed = self.needed(score, keep);
+        self.define_needed(body, keep.into_iter().chain([score]).collect())?;
+        self.softmax(score, keep, factor)?;
+        self.weighted_sum(a, step)?;
+        self.state.whole_step = false;
+        Ok(())
+    }
+
+    /// Writes what `todo` is computed from. Each step defines its values again.
+    fn define_needed(&mut self, body: &[BlockItem], todo: Vec<ValId>) -> Result<()> {
+        let loads = self.state.loads_left.clone();
+        let needed = self.needed(todo);
         for item in body {
             if let BlockItem::Let(v) = item
                 && needed.contains(v)
@@ -217,9 +242,6 @@ impl Emitter<'_> {
             }
         }
         self.state.loads_left = loads;
-        self.softmax(score, keep, factor)?;
-        self.weighted_sum(a, step)?;
-        self.state.whole_step = false;
         Ok(())
     }
 
@@ -279,25 +301,54 @@ impl Emitter<'_> {
     fn results(&mut self, a: &Attention) -> Result<()> {
         self.name(a.n.sym, "n[None, :]");
         let of_n = self.below(&a.n, "n[None, :]")?;
-        let rows = self.mask(1 << Attention::ROWS);
+        let (out, logsumexp, max) = match &a.results {
+            Results::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => (out, logsumexp, max),
+            Results::Gradients {
+                by_key, by_value, ..
+            } => {
+                self.name(a.d.sym, "d[None, :]");
+                let of_d = self.below(&a.d, "d[None, :]")?;
+                self.tile_store("by_key", by_key, "[XBLOCK, DBLOCK]", of_d)?;
+                return by_value.iter().try_for_each(|o| {
+                    self.tile_store("by_value", o, "[XBLOCK, NBLOCK]", of_n.clone())
+                });
+            }
+        };
         self.line("empty = total == 0.0");
         self.line("out = acc / tl.where(empty, 1.0, total)[:, None]");
         self.line("logsumexp = tl.where(empty, float(\"-inf\"), top + tl.log2(total))");
         for (value, o, shape, mask) in [
-            ("out", &a.out, "[XBLOCK, NBLOCK]", of_n),
-            ("logsumexp[:, None]", &a.logsumexp, "[XBLOCK, 1]", None),
-            ("top[:, None]", &a.max, "[XBLOCK, 1]", None),
+            ("out", out, "[XBLOCK, NBLOCK]", of_n),
+            ("logsumexp[:, None]", logsumexp, "[XBLOCK, 1]", None),
+            ("top[:, None]", max, "[XBLOCK, 1]", None),
         ] {
-            let pointer = self.buffer(o.buf);
-            let offset = self.spread_offset(o.offset, shape)?;
-            let masks: Vec<String> = rows.clone().into_iter().chain(mask).collect();
-            let mask = if masks.is_empty() {
-                String::new()
-            } else {
-                format!(", {}", masks.join(" & "))
-            };
-            self.line(format!("tl.store({pointer} + {offset}, {value}{mask})"));
+            self.tile_store(value, o, shape, mask)?;
         }
+        Ok(())
+    }
+
+    /// Stores a tile of the program's rows, where the mask of its own axis is true.
+    fn tile_store(
+        &mut self,
+        value: &str,
+        o: &Operand,
+        shape: &str,
+        mask: Option<String>,
+    ) -> Result<()> {
+        let rows = self.mask(1 << Attention::ROWS);
+        let pointer = self.buffer(o.buf);
+        let offset = self.spread_offset(o.offset, shape)?;
+        let masks: Vec<String> = rows.into_iter().chain(mask).collect();
+        let mask = if masks.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", masks.join(" & "))
+        };
+        self.line(format!("tl.store({pointer} + {offset}, {value}{mask})"));
         Ok(())
     }
 
@@ -359,10 +410,9 @@ impl Emitter<'_> {
         (score, log2)
     }
 
-    /// Returns the values that the score and the mask are computed from.
-    fn needed(&self, score: ValId, keep: Option<ValId>) -> FxHashSet<ValId> {
+    /// Returns the values that scores and mask are computed from, with them.
+    fn needed(&self, mut todo: Vec<ValId>) -> FxHashSet<ValId> {
         let mut out = FxHashSet::default();
-        let mut todo: Vec<ValId> = keep.into_iter().chain([score]).collect();
         while let Some(v) = todo.pop() {
             if !out.insert(v) {
                 continue;

@@ -66,7 +66,14 @@ pub(crate) fn effects(item: &BlockItem) -> Vec<ValId> {
         | BlockItem::Moments { value, .. }
         | BlockItem::Exponentials { value, .. } => vec![*value],
         BlockItem::FinishExponentials { shift, .. } => vec![*shift],
-        BlockItem::Attend { score, keep } => keep.iter().copied().chain([*score]).collect(),
+        BlockItem::Attend {
+            score,
+            second,
+            keep,
+        } => {
+            let rest = second.iter().chain(keep).copied();
+            rest.chain([*score]).collect()
+        }
         BlockItem::Store(s) => s.mask.into_iter().chain([s.value]).collect(),
         _ => Vec::new(),
     }

@@ -165,10 +165,7 @@ fn rename(node: &mut loops::Node, new: &impl Fn(BufId) -> BufId, from: OriginId,
     }
     if let loops::Node::Attention(a) = node {
         a.accesses_mut().for_each(|x| x.buf = new(x.buf));
-        for b in [&mut a.out, &mut a.logsumexp, &mut a.max] {
-            *b = new(*b);
-        }
-        a.product = a.product.map(new);
+        a.buffers_mut().for_each(|b| *b = new(*b));
     }
     if let loops::Node::Library(c) = node {
         (c.inputs.iter_mut().chain(&mut c.outputs)).for_each(|b| *b = new(*b));

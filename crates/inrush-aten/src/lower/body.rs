@@ -322,7 +322,7 @@ impl<'g> BodyBuilder<'g> {
 
     /// The accumulator of a contraction; only in an epilogue.
     pub fn acc(&mut self, dtype: DType) -> StmtId {
-        self.push(Stmt::Acc { dtype })
+        self.push(Stmt::Acc { dtype, of: 0 })
     }
 
     pub fn store(&mut self, buf: BufId, coords: &[Expr], value: StmtId) {

@@ -797,13 +797,10 @@ fn moved(
             for x in a.accesses_mut() {
                 *x = access(x)?;
             }
-            a.product = match a.product {
-                Some(b) => Some(buffer(b)?),
-                None => None,
-            };
+            for b in a.buffers_mut() {
+                *b = buffer(*b)?;
+            }
             a.scores = body(&a.scores)?;
-            (a.out, a.logsumexp) = (buffer(a.out)?, buffer(a.logsumexp)?);
-            a.max = buffer(a.max)?;
             Step::Attention(a)
         }
         Step::Library(c) => Step::Library(Box::new(LibraryCall {

@@ -5,7 +5,7 @@
 use super::program::{Lane, Program};
 use crate::softmax::Softmax;
 use inrush_base::{DType, Error, Result, Scalar};
-use inrush_kernel::block::{Attention, BlockItem, Operand};
+use inrush_kernel::block::{Attention, BlockItem, Operand, Results};
 
 impl Program<'_, '_> {
     /// Runs the attention of a program.
@@ -13,7 +13,7 @@ impl Program<'_, '_> {
         let block = self.block;
         let rows = self.lanes[Attention::ROWS];
         // Of each row the keys that are kept, with their scores.
-        let mut kept: Vec<Vec<(i64, f64)>> = vec![Vec::new(); rows];
+        let mut kept: Vec<Vec<(i64, [f64; 2])>> = vec![Vec::new(); rows];
         for item in &block.items {
             match item {
                 BlockItem::Loop(w) => {
@@ -21,15 +21,24 @@ impl Program<'_, '_> {
                         self.start[Attention::KEYS] = start;
                         self.lanes[Attention::KEYS] = self.present(Attention::KEYS);
                         for item in &w.body {
-                            if let BlockItem::Attend { score, keep } = item {
+                            if let BlockItem::Attend {
+                                score,
+                                second,
+                                keep,
+                            } = item
+                            {
                                 let keep = keep.filter(|_| !full);
                                 for lane in
                                     self.lanes_of(1 << Attention::ROWS | 1 << Attention::KEYS)
                                 {
                                     if self.holds(keep, &lane)? {
                                         let score = self.value(*score, &lane)?.as_f64();
+                                        let second = match second {
+                                            Some(v) => self.value(*v, &lane)?.as_f64(),
+                                            None => 0.0,
+                                        };
                                         let key = start + lane[Attention::KEYS] as i64;
-                                        kept[lane[Attention::ROWS]].push((key, score));
+                                        kept[lane[Attention::ROWS]].push((key, [score, second]));
                                     }
                                 }
                             } else {
@@ -80,34 +89,73 @@ impl Program<'_, '_> {
         Ok(out)
     }
 
-    /// Returns the product of the query and the key of a lane.
-    pub(super) fn query_by_key(&mut self, a: &Attention, lane: &Lane) -> Result<Scalar> {
-        let slot = self.block.dims.len();
+    /// Returns the product of the query and the key of a lane; of gradients, product 1 is that of `grad` and the value.
+    pub(super) fn query_by_key(&mut self, a: &Attention, of: u8, lane: &Lane) -> Result<Scalar> {
+        let (side, left, right, slot) = match a.grad() {
+            Some(grad) if of == 1 => (a.n, grad, &a.value, 1),
+            _ => (a.d, &a.query, &a.key, 0),
+        };
+        let slot = self.block.dims.len() + slot;
         let mut sum = 0f64;
-        for d in 0..self.depth(a.d.extent)? {
-            self.slots[slot] = d;
-            sum += self.read(&a.query, lane)?.as_f64() * self.read(&a.key, lane)?.as_f64();
+        for x in 0..self.depth(side.extent)? {
+            self.slots[slot] = x;
+            sum += self.read(left, lane)?.as_f64() * self.read(right, lane)?.as_f64();
         }
         Ok(Scalar::Float(sum).convert(DType::F32))
     }
 
     /// Stores the results of one row.
-    fn row(&mut self, a: &Attention, row: usize, scores: &[(i64, f64)]) -> Result<()> {
+    fn row(&mut self, a: &Attention, row: usize, scores: &[(i64, [f64; 2])]) -> Result<()> {
         let mut lane = [0; 4];
         lane[Attention::ROWS] = row;
-        let softmax = Softmax::of(scores.iter().map(|s| s.1));
-        let slot = self.block.dims.len() + 1;
-        for n in 0..self.depth(a.n.extent)? {
-            self.slots[slot] = n;
-            let mut sum = 0f64;
-            for ((key, _), w) in scores.iter().zip(&softmax.weights) {
-                self.start[Attention::KEYS] = *key;
-                sum += w * self.read(&a.value, &lane)?.as_f64();
+        let slots = [0, 1].map(|k| self.block.dims.len() + k);
+        match &a.results {
+            Results::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => {
+                let softmax = Softmax::of(scores.iter().map(|s| s.1[0]));
+                for n in 0..self.depth(a.n.extent)? {
+                    self.slots[slots[1]] = n;
+                    let keys = scores.iter().zip(&softmax.weights);
+                    let sum = self.weighted(&a.value, &lane, keys.map(|(s, w)| (s.0, *w)))?;
+                    self.write(out, &lane, softmax.mean(sum))?;
+                }
+                self.write(logsumexp, &lane, softmax.logsumexp())?;
+                self.write(max, &lane, softmax.max())
             }
-            self.write(&a.out, &lane, softmax.mean(sum))?;
+            Results::Gradients {
+                by_key, by_value, ..
+            } => {
+                let results = [(Some(by_key), &a.key, a.d), (by_value.as_ref(), &a.value, a.n)];
+                for (which, (out, operand, side)) in results.into_iter().enumerate() {
+                    let Some(out) = out else { continue };
+                    for x in 0..self.depth(side.extent)? {
+                        self.slots[slots[which]] = x;
+                        let keys = scores.iter().map(|s| (s.0, s.1[which]));
+                        let sum = self.weighted(operand, &lane, keys)?;
+                        self.write(out, &lane, sum)?;
+                    }
+                }
+                Ok(())
+            }
         }
-        self.write(&a.logsumexp, &lane, softmax.logsumexp())?;
-        self.write(&a.max, &lane, softmax.max())
+    }
+
+    /// Returns the sum of an operand's elements at keys, each with its weight.
+    fn weighted(
+        &mut self,
+        operand: &Operand,
+        lane: &Lane,
+        keys: impl Iterator<Item = (i64, f64)>,
+    ) -> Result<f64> {
+        let mut sum = 0f64;
+        for (key, w) in keys {
+            self.start[Attention::KEYS] = key;
+            sum += w * self.read(operand, lane)?.as_f64();
+        }
+        Ok(sum)
     }
 
     fn read(&mut self, o: &Operand, lane: &Lane) -> Result<Scalar> {

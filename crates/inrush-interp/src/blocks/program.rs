@@ -401,9 +401,9 @@ impl Program<'_, '_> {
                 })?;
                 total.convert(value.dtype)
             }
-            Def::Sum => {
+            Def::Sum(of) => {
                 if let Some(a) = &block.attention {
-                    return self.query_by_key(a, lane);
+                    return self.query_by_key(a, *of, lane);
                 }
                 let at = self.number(self.grid(), lane);
                 let sum = self.sums.get(at).copied();

@@ -6,6 +6,8 @@
 //! for each point of batch, m       weights over the keys that are kept; out[n] = sum of weights * value
 //! ```
 //!
+//! Gradients have two products, and weights instead of scores.
+//!
 //! Sums are taken in `f64` and rounded once: kernels add tiles in an order of their own.
 
 use super::{Run, for_each_point};
@@ -13,7 +15,7 @@ use crate::index::{Index, size};
 use crate::softmax::Softmax;
 use inrush_base::{DType, Result, Scalar};
 use inrush_expr::Sym;
-use inrush_loops::{Access, Attention, Axis, BlockList, BufId, Stmt};
+use inrush_loops::{Access, Attended, Attention, Axis, BlockList, BufId, Stmt};
 
 impl Run<'_> {
     /// Runs an attention. Holds all scores in memory in between.
@@ -25,29 +27,24 @@ impl Run<'_> {
         let [m, k, d, n] = [a.m, a.k, a.d, a.n].map(|x| extent(self, &x));
         let (m, k, d, n) = (m?, k?, d?, n?);
         let read = Reader::of(a);
-        if a.product.is_none() {
-            let (query, key) = (read.access(self, &a.query)?, read.access(self, &a.key)?);
-            let mut sums = Vec::new();
-            let points: Vec<i64> = batch.iter().copied().chain([m, k]).collect();
-            for_each_point(&points, |at| {
-                let mut sum = 0f64;
-                for x in 0..d {
-                    let slots = read.slots(at, &[(&a.d, x)]);
-                    sum += self.element(&query, &slots)? * self.element(&key, &slots)?;
-                }
-                sums.push(Scalar::Float(sum).convert(DType::F32));
-                Ok(())
-            })?;
-            self.body(&a.scores, Some(&sums))?;
-        } else {
-            self.body(&a.scores, None)?;
-        }
+        let points: Vec<i64> = batch.iter().copied().chain([m, k]).collect();
+        let first = match a.product {
+            None => Some(self.products(&read, &points, (&a.query, &a.key), (&a.d, d))?),
+            Some(_) => None,
+        };
+        let second = match a.gradients() {
+            Some(g) if g.product.is_none() => {
+                Some(self.products(&read, &points, (&g.grad, &a.value), (&a.n, n))?)
+            }
+            _ => None,
+        };
+        self.body(&a.scores, [first.as_deref(), second.as_deref()])?;
         let stores = a.scores.stmts.iter().filter_map(|s| match s {
             Stmt::Store { buf, .. } => Some(*buf),
             _ => None,
         });
         let stores: Vec<BufId> = stores.collect();
-        let value = read.access(self, &a.value)?;
+        let (key, value) = (read.access(self, &a.key)?, read.access(self, &a.value)?);
         let lists = (a.blocks.iter().flat_map(|b| b.lists()))
             .map(|l| {
                 Ok((
@@ -73,49 +70,98 @@ impl Run<'_> {
                     }
                 }
             }
-            let mut scores = Vec::new();
-            for key in (0..k).filter(|key| kept[*key as usize]) {
-                let coords: Vec<i64> = at.iter().copied().chain([key]).collect();
-                let keep = match stores.get(1) {
-                    Some(b) if !whole[key as usize] => {
+            let mut scores: Vec<(i64, [f64; 2])> = Vec::new();
+            for at_key in (0..k).filter(|key| kept[*key as usize]) {
+                let coords: Vec<i64> = at.iter().copied().chain([at_key]).collect();
+                let keep = match stores.get(a.values()) {
+                    Some(b) if !whole[at_key as usize] => {
                         self.memory.load(b.index(), &coords)?.as_bool()
                     }
                     _ => true,
                 };
-                let score = self.memory.load(stores[0].index(), &coords)?.as_f64();
+                let mut values = [0.0; 2];
+                for (v, buf) in values.iter_mut().zip(&stores[..a.values()]) {
+                    *v = self.memory.load(buf.index(), &coords)?.as_f64();
+                }
                 if keep {
-                    scores.push((key, score));
+                    scores.push((at_key, values));
                 }
             }
-            self.row(a, &read, &value, at, &scores, n)
+            match &a.results {
+                Attended::Softmax {
+                    out,
+                    logsumexp,
+                    max,
+                } => {
+                    let softmax = Softmax::of(scores.iter().map(|s| s.1[0]));
+                    let weights: Vec<(i64, f64)> = (scores.iter().zip(&softmax.weights))
+                        .map(|((key, _), w)| (*key, *w))
+                        .collect();
+                    let sum = (&value, &a.n, n);
+                    self.row(*out, &read, sum, at, &weights, &|x| softmax.mean(x))?;
+                    for (buf, x) in [(logsumexp, softmax.logsumexp()), (max, softmax.max())] {
+                        self.memory.store(buf.index(), at, Scalar::Float(x))?;
+                    }
+                }
+                Attended::Gradients(g) => {
+                    let weights = |which: usize| -> Vec<(i64, f64)> {
+                        scores.iter().map(|(key, w)| (*key, w[which])).collect()
+                    };
+                    let sum = (&key, &a.d, d);
+                    self.row(g.by_key, &read, sum, at, &weights(0), &|x| x)?;
+                    if let Some(out) = g.by_value {
+                        let sum = (&value, &a.n, n);
+                        self.row(out, &read, sum, at, &weights(1), &|x| x)?;
+                    }
+                }
+            }
+            Ok(())
         })
     }
 
-    /// Stores the results of one row of kept keys and their scores.
+    /// Returns the sums over an axis of products of two operands, at each point in row-major order.
+    fn products(
+        &self,
+        read: &Reader,
+        points: &[i64],
+        (a, b): (&Access, &Access),
+        (axis, length): (&Axis, i64),
+    ) -> Result<Vec<Scalar>> {
+        let (a, b) = (read.access(self, a)?, read.access(self, b)?);
+        let mut sums = Vec::new();
+        for_each_point(points, |at| {
+            let mut sum = 0f64;
+            for x in 0..length {
+                let slots = read.slots(at, &[(axis, x)]);
+                sum += self.element(&a, &slots)? * self.element(&b, &slots)?;
+            }
+            sums.push(Scalar::Float(sum).convert(DType::F32));
+            Ok(())
+        })?;
+        Ok(sums)
+    }
+
+    /// Stores one row of a result: the sum of an operand's rows, each with the weight of its key.
     fn row(
         &mut self,
-        a: &Attention,
+        out: BufId,
         read: &Reader,
-        value: &(usize, Vec<Index>),
+        (operand, axis, length): (&(usize, Vec<Index>), &Axis, i64),
         at: &[i64],
-        scores: &[(i64, f64)],
-        n: i64,
+        weights: &[(i64, f64)],
+        finish: &dyn Fn(f64) -> f64,
     ) -> Result<()> {
-        let softmax = Softmax::of(scores.iter().map(|s| s.1));
-        for column in 0..n {
+        for column in 0..length {
             let mut sum = 0f64;
-            for ((key, _), w) in scores.iter().zip(&softmax.weights) {
+            for (key, w) in weights {
                 let at: Vec<i64> = at.iter().copied().chain([*key]).collect();
-                sum += w * self.element(value, &read.slots(&at, &[(&a.n, column)]))?;
+                sum += w * self.element(operand, &read.slots(&at, &[(axis, column)]))?;
             }
-            let out = softmax.mean(sum);
             let coords: Vec<i64> = at.iter().copied().chain([column]).collect();
-            self.memory
-                .store(a.out.index(), &coords, Scalar::Float(out))?;
+            let value = Scalar::Float(finish(sum));
+            self.memory.store(out.index(), &coords, value)?;
         }
-        let (logsumexp, max) = (softmax.logsumexp(), softmax.max());
-        (self.memory).store(a.logsumexp.index(), at, Scalar::Float(logsumexp))?;
-        (self.memory).store(a.max.index(), at, Scalar::Float(max))
+        Ok(())
     }
 
     /// Returns the blocks of a row that a list has.

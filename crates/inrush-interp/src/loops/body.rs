@@ -23,8 +23,11 @@ use inrush_base::{DType, Error, ErrorKind, Result, Scalar};
 use inrush_expr::Sym;
 use inrush_loops::{Body, Check, Phase, ReduceOp, ScalarOp, Stmt, StmtId, eval};
 
-/// Values of a contraction's sum, by outer point in row-major order.
-pub(super) type Sums<'a> = Option<&'a [Scalar]>;
+/// Values of a contraction's sum, or of an attention's products, by outer point in row-major order.
+pub(super) type Sums<'a> = [Option<&'a [Scalar]>; 2];
+
+/// Those of one point.
+type SumsHere = [Option<Scalar>; 2];
 
 /// A body compiled for running: expressions with slots, statements with phases.
 struct Prepared<'b> {
@@ -77,7 +80,7 @@ impl Run<'_> {
         let mut point = 0usize;
         for_each_point(outer, |at| {
             pre.slots[..at.len()].copy_from_slice(at);
-            let sum = sums.and_then(|s| s.get(point)).copied();
+            let sum = sums.map(|s| s.and_then(|s| s.get(point)).copied());
             point += 1;
             self.phase(&mut pre, Phase::Before, sum)?;
             // Without reduction axes all statements are of phase Before.
@@ -147,7 +150,7 @@ impl Run<'_> {
         pre: &mut Prepared,
         outer: usize,
         inner: &[i64],
-        sum: Option<Scalar>,
+        sum: SumsHere,
     ) -> Result<()> {
         for (k, s) in pre.body.stmts.iter().enumerate() {
             let Stmt::Sort { value, .. } = s else {
@@ -176,7 +179,7 @@ impl Run<'_> {
     }
 
     /// Evaluates the statements of a phase. An error names the statement.
-    fn phase(&mut self, pre: &mut Prepared, phase: Phase, sum: Option<Scalar>) -> Result<()> {
+    fn phase(&mut self, pre: &mut Prepared, phase: Phase, sum: SumsHere) -> Result<()> {
         for k in 0..pre.body.stmts.len() {
             if pre.phases[k] == phase {
                 self.stmt(pre, k, sum)
@@ -187,7 +190,7 @@ impl Run<'_> {
     }
 
     /// Evaluates statement `k` at the current point.
-    fn stmt(&mut self, pre: &mut Prepared, k: usize, sum: Option<Scalar>) -> Result<()> {
+    fn stmt(&mut self, pre: &mut Prepared, k: usize, sum: SumsHere) -> Result<()> {
         let v = |s: StmtId| pre.values[s.index()];
         let coords = |pre: &Prepared| -> Result<Vec<i64>> {
             pre.exprs[k].iter().map(|e| e.eval(&pre.slots)).collect()
@@ -276,8 +279,8 @@ impl Run<'_> {
                 let key = usize::try_from(at).ok().and_then(|i| pre.sorted[k].get(i));
                 *key.ok_or_else(|| Error::internal("a sort of another row"))?
             }
-            Stmt::Acc { .. } => {
-                sum.ok_or_else(|| Error::internal("`acc` outside a contraction's epilogue"))?
+            Stmt::Acc { of, .. } => {
+                (sum.get(usize::from(*of)).copied().flatten()).ok_or_else(|| Error::internal("`acc` outside a contraction's epilogue"))?
             }
             Stmt::Store { mask: Some(m), .. } if !v(*m).as_bool() => return Ok(()),
             Stmt::Store {

@@ -79,7 +79,7 @@ impl Run<'_> {
             sums.push(acc.convert(c.dtype));
             Ok(())
         })?;
-        self.body(&c.epilogue, Some(&sums))
+        self.body(&c.epilogue, [Some(&sums), None])
     }
 
     /// Returns the positions of an access, checked at the corners of the iteration space: affine

@@ -14,6 +14,17 @@
 //! A causal mask ends the loop at the last row of the tile; it is known by its form, a comparison of two positions.
 //!
 //! The scores are a body over rows and keys, so any pointwise function of the product and of positions is part of the tile.
+//!
+//! Gradients (Dao, "FlashAttention-2", 2023) are two programs of one form. Both compute the scores again, walk as above, and
+//! keep sums of what they load for each step, with weights that the items compute of two products:
+//!
+//! ```text
+//! for r in keys step RBLOCK                     x: queries              x: keys, r: queries
+//!     product = query @ key^T
+//!     grad_product = grad @ value^T
+//!     by_key += first @ key                     gradient of queries     of keys
+//!     by_value += second @ value                                        of values
+//! ```
 
 use super::axes::{linearize, set_shared};
 use super::plan::{exact, finish, set_arguments};
@@ -26,7 +37,7 @@ use crate::flatten::Flat;
 use crate::{BufRole, Def, KBufId, KernelBuf, ValId, index_expr};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
-use inrush_loops::{Access, Axis, BlockMask, Body, BufId, ScalarOp, Stmt, Tables};
+use inrush_loops::{Access, Attended, Axis, BlockMask, Body, BufId, ScalarOp, Stmt, Tables};
 
 /// Operands of an attention, and the blocks of keys that its loop walks.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,12 +52,7 @@ pub struct Attention {
     pub key: Operand,
     /// Over y, r and n.
     pub value: Operand,
-    /// Over y, x and n.
-    pub out: Operand,
-    /// Over y and x: the logarithm of the sum of exponentials, base 2.
-    pub logsumexp: Operand,
-    /// Over y and x: the greatest score times log2(e).
-    pub max: Operand,
+    pub results: Results,
     pub blocks: Option<Blocks>,
     /// Keys up to a row's own position plus this are kept, later ones are not. The loop ends at the last row's, and steps
     /// before the first row's need no mask.
@@ -58,6 +64,29 @@ impl Attention {
     pub const ROWS: usize = 1;
     /// The dimension of keys among the block's.
     pub const KEYS: usize = 2;
+}
+
+/// What the program makes of the values that its items compute.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Results {
+    /// A softmax of one value, the score.
+    Softmax {
+        /// Over y, x and n.
+        out: Operand,
+        /// Over y and x: the logarithm of the sum of exponentials, base 2.
+        logsumexp: Operand,
+        /// Over y and x: the greatest score times log2(e).
+        max: Operand,
+    },
+    /// Sums of keys and of values with one or two weights.
+    Gradients {
+        /// Over y, x and n: a factor of the second product.
+        grad: Operand,
+        /// Over y, x and d.
+        by_key: Operand,
+        /// Over y, x and n.
+        by_value: Option<Operand>,
+    },
 }
 
 /// An axis that only operands have, held whole by each program.
@@ -97,6 +126,7 @@ impl Attention {
     /// Returns what the program reads and writes apart from the items.
     pub fn operands(&self) -> Vec<&Operand> {
         let mut out = vec![&self.query, &self.key, &self.value];
+        out.extend(self.grad());
         for l in self.blocks.iter().flat_map(Blocks::lists) {
             out.extend([&l.count, &l.index]);
         }
@@ -104,9 +134,26 @@ impl Attention {
         out
     }
 
+    /// Returns the factor of the second product that gradients have.
+    pub fn grad(&self) -> Option<&Operand> {
+        match &self.results {
+            Results::Gradients { grad, .. } => Some(grad),
+            Results::Softmax { .. } => None,
+        }
+    }
+
     /// Returns what the program writes.
-    pub fn results(&self) -> [&Operand; 3] {
-        [&self.out, &self.logsumexp, &self.max]
+    pub fn results(&self) -> Vec<&Operand> {
+        match &self.results {
+            Results::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => vec![out, logsumexp, max],
+            Results::Gradients {
+                by_key, by_value, ..
+            } => [by_key].into_iter().chain(by_value).collect(),
+        }
     }
 }
 
@@ -130,7 +177,7 @@ pub fn block_attention(
     let Some(gpu) = &context.caps.gpu else {
         return Err(Error::internal("block programs are for GPUs"));
     };
-    if a.product.is_some() {
+    if a.products().iter().any(Option::is_some) {
         return Err(Error::unsupported(
             "an attention whose scores read the product of other rows or keys",
         ));
@@ -156,6 +203,7 @@ pub fn block_attention(
         shared: i64::from(gpu.shared_bytes),
         units: i64::from(gpu.multiprocessors),
         loads_tiles: false,
+        gradients: a.gradients().map(|g| 1 + g.by_value.iter().count() as i64),
     };
     let block = with_shape(tables, a, context, &shape)?;
     let tile = 1 << Attention::ROWS | 1 << Attention::KEYS;
@@ -199,7 +247,7 @@ fn with_shape(
     ];
     let own = origins(std::slice::from_ref(&a.scores));
     let mut block = finish(&builder, dims, own, tile.warps, context)?;
-    attend(&mut block)?;
+    attend(&mut block, a.values())?;
     let mut offsets = flattened.offsets.into_iter();
     let mut next = |block: &mut Block, role: BufRole| -> Operand {
         let (buf, offset) = offsets.next().expect("one for each access");
@@ -207,6 +255,7 @@ fn with_shape(
         Operand { buf, offset }
     };
     let [query, key, value] = [0; 3].map(|_| next(&mut block, BufRole::In));
+    let grad = a.gradients().map(|_| next(&mut block, BufRole::In));
     let mut list = |block: &mut Block, position: Axis| List {
         count: next(block, BufRole::In),
         index: next(block, BufRole::In),
@@ -219,7 +268,18 @@ fn with_shape(
         partial: list(&mut block, b.partial.position),
         full: b.full.as_ref().map(|l| list(&mut block, l.position)),
     });
-    let [out, logsumexp, max] = [0; 3].map(|_| next(&mut block, BufRole::Out));
+    let results = match (&a.results, grad) {
+        (Attended::Gradients(g), Some(grad)) => Results::Gradients {
+            grad,
+            by_key: next(&mut block, BufRole::Out),
+            by_value: (g.by_value).map(|_| next(&mut block, BufRole::Out)),
+        },
+        _ => Results::Softmax {
+            out: next(&mut block, BufRole::Out),
+            logsumexp: next(&mut block, BufRole::Out),
+            max: next(&mut block, BufRole::Out),
+        },
+    };
     let side = |axis: Axis, n: i64, block: i64| Side {
         sym: axis.sym,
         extent: axis.size,
@@ -227,19 +287,17 @@ fn with_shape(
         exact: block == n,
     };
     let (features, columns) = (shape.features, shape.columns);
-    let causal = match a.blocks {
-        Some(_) => None,
-        None => causal(ex, &block),
+    let causal = match (&a.blocks, &a.results) {
+        (None, Attended::Softmax { .. }) => causal(ex, &block),
+        _ => None,
     };
     block.attention = Some(Attention {
-        d: side(a.d, features, sizes::side(features)),
+        d: side(a.d, features, sizes::features(shape)),
         n: side(a.n, columns, sizes::columns(shape)),
         query,
         key,
         value,
-        out,
-        logsumexp,
-        max,
+        results,
         blocks,
         causal,
     });
@@ -276,12 +334,22 @@ fn flatten<'a>(tables: Tables<'a>, a: &inrush_loops::Attention) -> Result<Flatte
         buf,
         coords: at(axes),
     };
-    let columns: Vec<Axis> = outer.iter().copied().chain([a.n]).collect();
-    let results = [
-        result(a.out, &columns),
-        result(a.logsumexp, &outer),
-        result(a.max, &outer),
-    ];
+    let with = |axis: Axis| outer.iter().copied().chain([axis]).collect::<Vec<_>>();
+    let results = match &a.results {
+        Attended::Softmax {
+            out,
+            logsumexp,
+            max,
+        } => vec![
+            result(*out, &with(a.n)),
+            result(*logsumexp, &outer),
+            result(*max, &outer),
+        ],
+        Attended::Gradients(g) => [result(g.by_key, &with(a.d))]
+            .into_iter()
+            .chain(g.by_value.map(|b| result(b, &with(a.n))))
+            .collect(),
+    };
     let accesses: Vec<&Access> = a.accesses().chain(&results).collect();
     let mut bodies = vec![a.scores.clone()];
     bodies.extend(accesses.iter().map(|x| Body {
@@ -315,8 +383,8 @@ fn flatten<'a>(tables: Tables<'a>, a: &inrush_loops::Attention) -> Result<Flatte
     })
 }
 
-/// Replaces the stores of score and mask, which are names only, by the item that takes them in.
-fn attend(block: &mut Block) -> Result<()> {
+/// Replaces the stores of `values` values and a mask, which are names only, by the item that takes them in.
+fn attend(block: &mut Block, values: usize) -> Result<()> {
     let mut stored: Vec<(KBufId, ValId)> = Vec::new();
     let mut body = Vec::new();
     for item in std::mem::take(&mut block.items) {
@@ -335,13 +403,12 @@ fn attend(block: &mut Block) -> Result<()> {
             }
         }
     }
-    let [(_, score), keep @ ..] = stored.as_slice() else {
-        return Err(Error::internal("an attention without a score"));
-    };
-    let keep = keep.first().map(|k| k.1);
+    let of = |at: usize| stored.get(at).map(|s| s.1);
+    let score = of(0).ok_or_else(|| Error::internal("an attention without a score"))?;
     body.push(BlockItem::Attend {
-        score: *score,
-        keep,
+        score,
+        second: of(1).filter(|_| values > 1),
+        keep: of(values),
     });
     block
         .items

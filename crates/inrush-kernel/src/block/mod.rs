@@ -34,7 +34,7 @@ use inrush_base::{Caps, DType, Error, Result};
 use inrush_expr::{Expr, Sym};
 use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 
-pub use attention::{Attention, Blocks, List, Side, block_attention};
+pub use attention::{Attention, Blocks, List, Results, Side, block_attention};
 pub use contraction::block_contraction;
 pub use horizontal_fusion::{Piece, fuse_horizontally};
 pub use verify::{verify, verify_launch};
@@ -349,9 +349,11 @@ pub enum BlockItem {
         sum: AccId,
         shift: ValId,
     },
-    /// Takes a tile of scores into the softmax and the weighted sum of values; keys that are not kept have weight 0.
+    /// Takes a tile of scores into the softmax and the weighted sum of values; keys that are not kept have weight 0. Of
+    /// gradients, a tile of weights of keys, and a second one of weights of values.
     Attend {
         score: ValId,
+        second: Option<ValId>,
         keep: Option<ValId>,
     },
     Store(BlockStore),

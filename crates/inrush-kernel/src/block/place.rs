@@ -102,7 +102,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         let operands = |of: &[ValId]| of.iter().fold(0, |m, o| m | self.shapes[o.index()]);
         match def {
             // An attention has a product for each key that it walks, a contraction no own axis.
-            Def::Sum => self.grid | self.own,
+            Def::Sum(_) => self.grid | self.own,
             // A reduction is known for each point of the grid's dimensions.
             Def::Final(_) => self.grid,
             Def::Running { value, .. } | Def::Sorted { value } => {

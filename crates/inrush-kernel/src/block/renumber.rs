@@ -45,11 +45,13 @@ impl Order {
                 | BlockItem::Moments { value, .. }
                 | BlockItem::Exponentials { value, .. }
                 | BlockItem::FinishExponentials { shift: value, .. } => self.id(value),
-                BlockItem::Attend { score, keep } => {
-                    self.id(score);
-                    if let Some(k) = keep {
-                        self.id(k);
-                    }
+                BlockItem::Attend {
+                    score,
+                    second,
+                    keep,
+                } => {
+                    let rest = second.iter_mut().chain(keep);
+                    [score].into_iter().chain(rest).for_each(|v| self.id(v));
                 }
                 BlockItem::Store(s) => {
                     self.id(&mut s.value);
@@ -70,7 +72,7 @@ impl Order {
         let mut value = value.clone();
         let renumbered = |v: &mut ValId| *v = self.new[v.index()].unwrap_or(*v);
         match &mut value.def {
-            Def::Const(_) | Def::Index(_) | Def::Sum | Def::Final(_) => {}
+            Def::Const(_) | Def::Index(_) | Def::Sum(_) | Def::Final(_) => {}
             Def::Load { mask, .. } => mask.iter_mut().for_each(renumbered),
             Def::Op { args, .. } => args.iter_mut().for_each(renumbered),
             Def::Cast { arg, .. } | Def::Bitcast { arg, .. } => renumbered(arg),

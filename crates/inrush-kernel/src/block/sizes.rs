@@ -382,6 +382,8 @@ pub(super) struct AttentionShape {
     pub units: i64,
     /// The scores load an element for each row and key.
     pub loads_tiles: bool,
+    /// Of gradients, how many sums a program keeps.
+    pub gradients: Option<i64>,
 }
 
 /// The largest head that a program holds.
@@ -400,6 +402,28 @@ pub(super) fn columns(s: &AttentionShape) -> i64 {
     side(s.columns).max(side(s.features).min(64))
 }
 
+/// The block of an attention's features. Gradients sum over both sides, so that what [`columns`] says holds for features too.
+pub(super) fn features(s: &AttentionShape) -> i64 {
+    match s.gradients {
+        Some(_) => side(s.features).max(side(s.columns).min(64)),
+        None => side(s.features),
+    }
+}
+
+/// Tiles of gradients: the greatest head of a row, rows, keys of a step, warps, depth of the pipeline. To change one, edit its
+/// line and measure with `python/bench/gpu_attention.py --gradients`. A program holds two operands of its rows and one or two
+/// sums in `f32`, so tiles are smaller than forward ones.
+const GRADIENTS_OF_HALVES: [(i64, [i64; 2], u32, u32); 3] = [
+    (64, [128, 64], 8, 3),
+    (128, [128, 64], 8, 3),
+    (HEAD, [64, 32], 4, 2),
+];
+const GRADIENTS_OF_F32: [(i64, [i64; 2], u32, u32); 3] = [
+    (64, [64, 32], 4, 2),
+    (128, [32, 32], 4, 2),
+    (HEAD, [16, 32], 4, 1),
+];
+
 /// Sizes of an attention: `x` rows, `r` keys at a time.
 ///
 /// For halves with heads of 128: 128 by 128, 8 warps, 3 stages, the fastest on an H200. What does not fit in shared memory
@@ -407,17 +431,26 @@ pub(super) fn columns(s: &AttentionShape) -> i64 {
 /// take fewer rows.
 pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
     let refuse = |what: String| Err(inrush_base::Error::unsupported(what));
-    let head = side(s.features).max(columns(s));
+    let head = features(s).max(columns(s));
     if head > HEAD {
         return refuse(format!("an attention with heads of more than {HEAD}"));
     }
-    let (mut x, mut r, mut stages) = match (s.bytes, head) {
+    let table = match s.bytes {
+        ..=2 => &GRADIENTS_OF_HALVES,
+        _ => &GRADIENTS_OF_F32,
+    };
+    let chosen = (table.iter().copied())
+        .find(|t| head <= t.0)
+        .filter(|_| s.gradients.is_some());
+    let forward = match (s.bytes, head) {
         (..=2, ..=64) => (128, 64, 3),
         (..=2, ..=128) => (128, 128, 3),
         (..=2, _) => (128, 64, 2),
         (_, ..=64) => (64, 64, 2),
         _ => (64, 32, 2),
     };
+    let (mut x, mut r, mut stages) =
+        chosen.map_or(forward, |(_, [x, r], _, stages)| (x, r, i64::from(stages)));
     x = side(s.rows).min(x);
     r = side(s.keys).min(r);
     while x > 16 && s.batch.saturating_mul((s.rows + x - 1) / x) < s.units {
@@ -432,7 +465,8 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         }
     }
     let bytes = |x: i64, r: i64, stages: i64| {
-        let operands = x * side(s.features) + stages * r * (side(s.features) + columns(s));
+        let own = features(s) + s.gradients.map_or(0, |_| columns(s));
+        let operands = x * own + stages * r * (features(s) + columns(s));
         // Such a tile goes through shared memory, padded, from the threads that load it to those that have its scores.
         let exchanged = if s.loads_tiles { x * r * 9 / 2 } else { 0 };
         operands * s.bytes + exchanged
@@ -458,9 +492,10 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         r,
         looped: true,
         // The warps of two products in a row each have rows of their own, 16 or more.
-        warps: match x {
-            128.. if head >= 128 => 8,
-            ..64 if s.bytes <= 2 => (x / 16) as u32,
+        warps: match (chosen, x) {
+            (Some((_, _, warps, _)), _) => warps.min((x / 16) as u32).max(1),
+            (None, 128..) if head >= 128 => 8,
+            (None, ..64) if s.bytes <= 2 => (x / 16) as u32,
             _ => 4,
         },
         stages: stages as u32,

@@ -5,7 +5,7 @@
 mod memory;
 
 use super::text::{Place, print_with_notes};
-use super::{Block, BlockItem, BlockStore, DimRole, Operand, Piece, Tile, Walk, plan};
+use super::{Block, BlockItem, BlockStore, DimRole, Operand, Piece, Results, Tile, Walk, plan};
 use crate::verify::Rules;
 use crate::{Acc, AccId, BufRole, Def, KBufId, KernelBuf, ValId};
 use inrush_base::{DType, Error, Result};
@@ -268,28 +268,52 @@ impl Verifier<'_> {
         if !dtype.is_float() || dtype == DType::F64 {
             return broken(format!("an attention of {dtype}"));
         }
-        let sides = [
-            (&a.query, vec![y.sym, x.sym, a.d.sym]),
-            (&a.key, vec![y.sym, r.sym, a.d.sym]),
-            (&a.value, vec![y.sym, r.sym, a.n.sym]),
-            (&a.out, vec![y.sym, x.sym, a.n.sym]),
+        let (features, columns) = ([y.sym, x.sym, a.d.sym], [y.sym, x.sym, a.n.sym]);
+        let mut sides = vec![
+            (&a.query, features),
+            (&a.key, [y.sym, r.sym, a.d.sym]),
+            (&a.value, [y.sym, r.sym, a.n.sym]),
         ];
+        match &a.results {
+            Results::Softmax {
+                out,
+                logsumexp,
+                max,
+            } => {
+                sides.push((out, columns));
+                for o in [logsumexp, max] {
+                    self.spans(o, &[y.sym, x.sym])?;
+                }
+            }
+            Results::Gradients {
+                grad,
+                by_key,
+                by_value,
+            } => {
+                sides.push((grad, columns));
+                // Sums that another kernel adds up are of `f32`.
+                for (o, own) in [(by_key, features)].into_iter().chain(by_value.iter().map(|o| (o, columns))) {
+                    self.spans(o, &own)?;
+                    let of = self.buf(o.buf)?.dtype;
+                    if of != dtype && of != DType::F32 {
+                        return broken(format!("sums of {of}"));
+                    }
+                }
+            }
+        }
         for (o, own) in sides {
             self.spans(o, &own)?;
             if self.buf(o.buf)?.dtype != dtype {
                 return broken("an attention of two dtypes");
             }
         }
-        for o in [&a.logsumexp, &a.max] {
-            self.spans(o, &[y.sym, x.sym])?;
-        }
         for o in a.results() {
             if self.buf(o.buf)?.role == BufRole::In {
                 return broken(format!("{} is written", o.buf));
             }
         }
-        if a.causal.is_some() && a.blocks.is_some() {
-            return broken("a causal mask and lists of blocks");
+        if a.causal.is_some() && (a.blocks.is_some() || a.grad().is_some()) {
+            return broken("a causal mask and lists of blocks, or gradients");
         }
         let Some(blocks) = &a.blocks else {
             return Ok(());
@@ -329,11 +353,23 @@ impl Verifier<'_> {
     }
 
     /// Checks the item that takes scores in.
-    fn attend(&mut self, score: ValId, keep: Option<ValId>) -> Result<()> {
-        if self.block.attention.is_none() || self.inner.is_none() {
+    fn attend(&mut self, score: ValId, second: Option<ValId>, keep: Option<ValId>) -> Result<()> {
+        let Some(a) = self.block.attention.as_ref().filter(|_| self.inner.is_some()) else {
             return broken("scores outside of an attention's loop");
+        };
+        let weighs = matches!(
+            a.results,
+            Results::Gradients {
+                by_value: Some(_),
+                ..
+            }
+        );
+        if second.is_some() != weighs {
+            return broken("as many weights as sums");
         }
-        self.used(score, Some(DType::F32))?;
+        for v in [Some(score), second].into_iter().flatten() {
+            self.used(v, Some(DType::F32))?;
+        }
         keep.map_or(Ok(()), |k| self.used(k, Some(DType::Bool)))
     }
 
@@ -382,7 +418,11 @@ impl Verifier<'_> {
                     _ => broken(format!("{sum} needs {max}, finished, and their loop")),
                 }
             }
-            BlockItem::Attend { score, keep } => self.attend(*score, *keep),
+            BlockItem::Attend {
+                score,
+                second,
+                keep,
+            } => self.attend(*score, *second, *keep),
             BlockItem::Store(s) => self.store(s),
             BlockItem::Barrier => {
                 if self.inner.is_some() {
@@ -630,8 +670,8 @@ impl Verifier<'_> {
         let of_operands = operands.iter().fold(0, |m, o| m | shape_of(*o));
         let (shape, grid) = (shape_of(v), self.grid());
         let spans = match &value.def {
-            Def::Sum if self.block.attention.is_some() => grid | self.reduced()?,
-            Def::Sum | Def::Final(_) => grid,
+            Def::Sum(_) if self.block.attention.is_some() => grid | self.reduced()?,
+            Def::Sum(_) | Def::Final(_) => grid,
             Def::Running { .. } | Def::Sorted { .. } => of_operands | self.reduced()? | grid,
             def => def.expr().map_or(0, |e| self.expr_shape(e)) | of_operands,
         };
@@ -642,7 +682,10 @@ impl Verifier<'_> {
             return broken(format!("{v} spans the looped axis outside of its loop"));
         }
         match &value.def {
-            Def::Sum if self.block.product.is_none() && self.block.attention.is_none() => {
+            Def::Sum(1..) if !self.block.attention.as_ref().is_some_and(|a| a.grad().is_some()) => {
+                return broken("a second product without gradients");
+            }
+            Def::Sum(_) if self.block.product.is_none() && self.block.attention.is_none() => {
                 return broken("a sum of products without a product");
             }
             Def::Load { buf, offset, .. } => {

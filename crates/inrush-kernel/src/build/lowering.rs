@@ -96,9 +96,9 @@ impl Lowering<'_, '_> {
                 return self.accumulate(*op, *value, *dtype, true).map(Some);
             }
             Stmt::Sort { value, dtype } => return self.sort(*value, *dtype).map(Some),
-            Stmt::Acc { dtype } => {
+            Stmt::Acc { dtype, of } => {
                 let id = self.b.value(Value {
-                    def: Def::Sum,
+                    def: Def::Sum(*of),
                     dtype: *dtype,
                 });
                 // It differs at every point of the tile.

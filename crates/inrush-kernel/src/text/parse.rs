@@ -497,7 +497,8 @@ impl Parser<'_> {
         Ok(match word.as_str() {
             "const" => Def::Const(self.s.scalar()?),
             "index" => Def::Index(self.expr()?),
-            "sum" => Def::Sum,
+            "sum" => Def::Sum(0),
+            "grad_sum" => Def::Sum(1),
             "load" => {
                 let (buf, offset) = self.access()?;
                 let mask = self.guard()?;

@@ -258,7 +258,8 @@ pub(crate) fn show_def(
         Def::Final(a) => format!("final {a}"),
         Def::Running { acc, value } => format!("running {acc}, {value}"),
         Def::Sorted { value } => format!("sorted {value}"),
-        Def::Sum => "sum".into(),
+        Def::Sum(0) => "sum".into(),
+        Def::Sum(_) => "grad_sum".into(),
     }
 }
 

@@ -385,26 +385,43 @@ impl<'a> Reader<'a> {
         let key = self.operand(&scope, "key")?;
         let value = self.operand(&scope, "value")?;
         self.s.skip_newlines()?;
-        let mut product = None;
-        if self.s.eat_word("product")? {
+        let grad = if self.s.eat_word("grad")? {
             self.s.expect("=")?;
-            product = Some(self.buf()?);
+            let (buf, coords) = self.access(&scope)?;
             self.s.end_of_line()?;
             self.s.skip_newlines()?;
-        }
+            Some(Access { buf, coords })
+        } else {
+            None
+        };
+        let product = self.product("product")?;
+        let grad_product = match grad {
+            Some(_) => self.product("grad_product")?,
+            None => None,
+        };
         let blocks = if self.s.eat_word("blocks")? {
             Some(self.block_mask(&mut scope)?)
         } else {
             None
         };
         self.s.skip_newlines()?;
-        self.s.expect_word("results")?;
-        self.s.expect("=")?;
-        let out = self.buf()?;
-        self.s.expect(",")?;
-        let logsumexp = self.buf()?;
-        self.s.expect(",")?;
-        let max = self.buf()?;
+        let results = match grad {
+            Some(grad) => Attended::Gradients(self.gradients(grad, grad_product)?),
+            None => {
+                self.s.expect_word("results")?;
+                self.s.expect("=")?;
+                let out = self.buf()?;
+                self.s.expect(",")?;
+                let logsumexp = self.buf()?;
+                self.s.expect(",")?;
+                let max = self.buf()?;
+                Attended::Softmax {
+                    out,
+                    logsumexp,
+                    max,
+                }
+            }
+        };
         self.s.end_of_line()?;
         self.stmts(&mut scores, &mut scope)?;
         scores.name_checks();
@@ -420,9 +437,38 @@ impl<'a> Reader<'a> {
             product,
             scores,
             blocks,
-            out,
-            logsumexp,
-            max,
+            results,
+        })
+    }
+
+    /// Reads `product = b3`, if it follows.
+    fn product(&mut self, word: &str) -> Result<Option<BufId>> {
+        if !self.s.eat_word(word)? {
+            return Ok(None);
+        }
+        self.s.expect("=")?;
+        let buf = self.buf()?;
+        self.s.end_of_line()?;
+        self.s.skip_newlines()?;
+        Ok(Some(buf))
+    }
+
+    /// Reads `sums = b5, b6`: the results of gradients.
+    fn gradients(&mut self, grad: Access, product: Option<BufId>) -> Result<Gradients> {
+        let exchanged = self.s.eat_word("exchanged")?;
+        self.s.expect_word("sums")?;
+        self.s.expect("=")?;
+        let by_key = self.buf()?;
+        let by_value = match self.s.eat(",")? {
+            true => Some(self.buf()?),
+            false => None,
+        };
+        Ok(Gradients {
+            grad,
+            product,
+            exchanged,
+            by_key,
+            by_value,
         })
     }
 
@@ -609,7 +655,8 @@ impl<'a> Reader<'a> {
                 expr: self.expr(scope)?,
                 dtype,
             },
-            "acc" => Stmt::Acc { dtype },
+            "acc" => Stmt::Acc { dtype, of: 0 },
+            "grad_acc" => Stmt::Acc { dtype, of: 1 },
             "load" => self.load(dtypes, scope)?,
             "cast" => {
                 let arg = self.value(dtypes)?;

@@ -182,12 +182,16 @@ fn attention(
         line.push_str(&format!(" {word} {}", names.axes(&[axis])));
     }
     out.push((Some(Place::Node(at)), format!("{line}{from} {{")));
-    for (word, x) in [("query", &a.query), ("key", &a.key), ("value", &a.value)] {
+    let operands = [("query", &a.query), ("key", &a.key), ("value", &a.value)];
+    let grad = a.gradients().map(|g| ("grad", &g.grad));
+    for (word, x) in operands.into_iter().chain(grad) {
         let access = names.access(x.buf, &x.coords);
         out.push((None, format!("  {word} = {access}")));
     }
-    if let Some(product) = a.product {
-        out.push((None, format!("  product = {product}")));
+    for (word, product) in ["product", "grad_product"].iter().zip(a.products()) {
+        if let Some(product) = product {
+            out.push((None, format!("  {word} = {product}")));
+        }
     }
     if let Some(b) = &a.blocks {
         out.push((None, format!("  blocks {} by {}", b.rows, b.keys)));
@@ -202,8 +206,13 @@ fn attention(
             out.push((None, format!("  {word} {axis} = {count}, {index}")));
         }
     }
-    let [o, logsumexp, max] = a.results();
-    out.push((None, format!("  results = {o}, {logsumexp}, {max}")));
+    let word = match &a.results {
+        Attended::Softmax { .. } => "results",
+        Attended::Gradients(g) if g.exchanged => "exchanged sums",
+        Attended::Gradients(_) => "sums",
+    };
+    let results: Vec<String> = a.results().iter().map(|b| b.to_string()).collect();
+    out.push((None, format!("  {word} = {}", results.join(", "))));
 }
 
 /// `(1, false) b0 b1 -> b2`: parameters, inputs, outputs.
@@ -238,7 +247,8 @@ fn stmt(body: &Body, id: StmtId, dtype: DType, names: &mut Names) -> String {
         Stmt::Reduce { op, value, .. } => format!("reduce.{} {value}", op.text()),
         Stmt::Scan { op, value, .. } => format!("scan.{} {value}", op.text()),
         Stmt::Sort { value, .. } => format!("sort {value}"),
-        Stmt::Acc { .. } => "acc".into(),
+        Stmt::Acc { of: 0, .. } => "acc".into(),
+        Stmt::Acc { .. } => "grad_acc".into(),
         Stmt::Indirect {
             value,
             sym,

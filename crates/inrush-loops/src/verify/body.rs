@@ -146,11 +146,12 @@ impl<'a> Check<'a> {
         if all.len() != a.axes().count() {
             self.say_node("two axes of the attention are one index");
         }
-        let operands = [
+        let mut operands = vec![
             ("query", &a.query, [a.m, a.d]),
             ("key", &a.key, [a.k, a.d]),
             ("value", &a.value, [a.k, a.n]),
         ];
+        operands.extend(a.gradients().map(|g| ("grad", &g.grad, [a.m, a.n])));
         let dtype = self.p.buffer(a.query.buf).dtype;
         for (name, x, own) in operands {
             let allowed: Vec<Sym> = a.batch.iter().chain(&own).map(|x| x.sym).collect();
@@ -175,8 +176,16 @@ impl<'a> Check<'a> {
             self.own_access("index", &l.index, &allowed);
         }
         let stores = (a.scores.stmts.iter()).filter(|s| matches!(s, Stmt::Store { .. }));
-        if !(1..=2).contains(&stores.count()) {
-            self.say_node("an attention stores its score, and whether the key is kept");
+        let (stores, values) = (stores.count(), a.values());
+        if stores != values && stores != values + 1 {
+            self.say_node(match a.results {
+                Attended::Softmax { .. } => {
+                    "an attention stores its score, and whether the key is kept"
+                }
+                Attended::Gradients(_) => {
+                    "gradients store a weight for each result, and whether the key is kept"
+                }
+            });
         }
     }
 
@@ -308,7 +317,11 @@ impl<'a> Check<'a> {
                     _ => {}
                 }
             }
-            Stmt::Acc { dtype } => match self.node {
+            Stmt::Acc { dtype, of } => match self.node {
+                Node::Contraction(_) if *of != 0 => self.say(s, "a contraction has one sum"),
+                Node::Attention(a) if *of != 0 && (*of > 1 || a.gradients().is_none()) => {
+                    self.say(s, format!("no product of number {of}"));
+                }
                 Node::Contraction(c) if c.dtype == *dtype => {}
                 Node::Attention(_) if *dtype == DType::F32 => {}
                 Node::Contraction(c) => {

@@ -63,8 +63,9 @@ impl Emitter<'_> {
         }
         let text = match &value.def {
             Def::Const(_) => return Ok(()),
-            Def::Sum if self.block.attention.is_some() => "product".to_string(),
-            Def::Sum => "acc".to_string(),
+            Def::Sum(1..) => "grad_product".to_string(),
+            Def::Sum(_) if self.block.attention.is_some() => "product".to_string(),
+            Def::Sum(_) => "acc".to_string(),
             Def::Final(a) => self.final_value(*a, value.dtype)?,
             Def::Running { acc, value: of } => self.running(*acc, *of, value.dtype)?,
             Def::Sorted { value: of } => self.sorted(*of, value.dtype)?,

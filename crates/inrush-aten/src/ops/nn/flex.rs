@@ -4,7 +4,12 @@
 //! product = attention_product(query, key)                     f32[batch, heads, rows, keys]
 //! scores, keep = any pointwise functions of product and of the positions
 //! out, logsumexp, max = attention(query, key, value, product, scores, keep, blocks ..)
+//! d_query = attention_grad_query(query, key, value, grad, product, grad_product, weights, keep, blocks ..)
+//! d_key, d_value = attention_grad_key_value(query, key, value, grad, product, grad_product, weights, value_weights, keep, ..)
 //! ```
+//!
+//! Gradients read two products, `grad_product` of the result's gradient and the values, and pointwise functions of them:
+//! `weights` is the gradient of each score times the scale, `value_weights` its softmax.
 //!
 //! Stage fuse moves the functions and the product into the attention, so that `product`, `scores` and `keep` never reach
 //! memory. Heads of keys and values may be fewer than those of queries, and their batch may be 1.
@@ -16,7 +21,7 @@ use crate::{Call, Row, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::Type;
-use inrush_loops::{Access, Attention, Axis, BlockList, BlockMask, Coords};
+use inrush_loops::{Access, Attended, Attention, Axis, BlockList, BlockMask, BufId, Coords, Gradients};
 
 /// Sizes of an attention.
 struct Sizes {
@@ -147,32 +152,6 @@ fn attention_types(call: &Call) -> Result<Vec<Type>> {
 /// The attention. Its scores read tensors that are made for it.
 fn attention<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let s = sizes(call)?;
-    let ex = call.exprs;
-    let mut next = 0;
-    let mut axis = |size: Expr| {
-        next += 1;
-        Axis {
-            sym: ex.index_sym(next - 1, size),
-            size,
-        }
-    };
-    let batch = vec![axis(s.batch), axis(s.heads)];
-    let (m, k) = (axis(s.rows), axis(s.keys));
-    let (d, n) = (axis(s.features), axis(s.columns));
-    let at = |x: &Axis| ex.sym_expr(x.sym);
-    let (b, h) = (at(&batch[0]), at(&batch[1]));
-    let point = [b, h, at(&m), at(&k)];
-
-    let [query, key, value] = ["query", "key", "value"].map(|name| lw.arg(call, name));
-    let (query, key, value) = (query?, key?, value?);
-    let query = operand(lw, query, &[b, h, at(&m), at(&d)], [m, d]);
-    let of_key = grouped(call, "key", s.heads, b, h, [at(&k), at(&d)])?;
-    let key = operand(lw, key, &of_key, [k, d]);
-    let of_value = grouped(call, "value", s.heads, b, h, [at(&k), at(&n)])?;
-    let value = operand(lw, value, &of_value, [k, n]);
-
-    let product = lw.arg(call, "product")?;
-    let blocks = blocks(lw, call, &mut axis, [b, h, at(&m)])?;
     let points = [s.batch, s.heads, s.rows, s.keys];
     let out = lw.temp(
         call.tensor("query")?.dtype,
@@ -180,8 +159,123 @@ fn attention<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     );
     let logsumexp = lw.temp(DType::F32, &points[..3]);
     let max = lw.temp(DType::F32, &points[..3]);
+    let results = Attended::Softmax {
+        out: out.buf,
+        logsumexp: logsumexp.buf,
+        max: max.buf,
+    };
+    attend(lw, call, &s, &["scores"], false, |_| Ok(results))?;
+    Ok(vec![out, logsumexp, max])
+}
+
+/// Axes of an attention whose rows are queries.
+struct Axes {
+    /// Batch and head.
+    batch: [Axis; 2],
+    queries: Axis,
+    keys: Axis,
+    features: Axis,
+    columns: Axis,
+}
+
+impl Axes {
+    /// Makes the axes, numbered in the order batch, rows, walked keys: with `exchanged` roles keys come first.
+    fn new(call: &Call, s: &Sizes, exchanged: bool) -> Axes {
+        let ex = call.exprs;
+        let mut next = 0;
+        let mut axis = |size: Expr| {
+            next += 1;
+            Axis {
+                sym: ex.index_sym(next - 1, size),
+                size,
+            }
+        };
+        let batch = [axis(s.batch), axis(s.heads)];
+        let (queries, keys) = match exchanged {
+            true => {
+                let keys = axis(s.keys);
+                (axis(s.rows), keys)
+            }
+            false => (axis(s.rows), axis(s.keys)),
+        };
+        Axes {
+            batch,
+            queries,
+            keys,
+            features: axis(s.features),
+            columns: axis(s.columns),
+        }
+    }
+}
+
+/// What an operator reads, as accesses over the axes.
+struct Operands {
+    query: Access,
+    key: Access,
+    value: Access,
+    /// Of gradients: that of the result.
+    grad: Option<Access>,
+}
+
+fn operands<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    s: &Sizes,
+    axes: &Axes,
+) -> Result<Operands> {
+    let ex = call.exprs;
+    let at = |x: &Axis| ex.sym_expr(x.sym);
+    let [b, h] = axes.batch.map(|x| at(&x));
+    let (m, k, d, n) = (axes.queries, axes.keys, axes.features, axes.columns);
+    let [query, key, value] = ["query", "key", "value"].map(|name| lw.arg(call, name));
+    let (query, key, value) = (query?, key?, value?);
+    let query = operand(lw, query, &[b, h, at(&m), at(&d)], [m, d]);
+    let of_key = grouped(call, "key", s.heads, b, h, [at(&k), at(&d)])?;
+    let key = operand(lw, key, &of_key, [k, d]);
+    let of_value = grouped(call, "value", s.heads, b, h, [at(&k), at(&n)])?;
+    let value = operand(lw, value, &of_value, [k, n]);
+    let grad = match call.op.schema().position("grad") {
+        Some(_) => {
+            let grad = lw.arg(call, "grad")?;
+            Some(operand(lw, grad, &[b, h, at(&m), at(&n)], [m, n]))
+        }
+        None => None,
+    };
+    Ok(Operands {
+        query,
+        key,
+        value,
+        grad,
+    })
+}
+
+/// Adds an attention, whose body stores the arguments `values`, then `keep`. With `exchanged` roles, its rows are keys and it
+/// walks the queries. `results` gets the gradient of the result where the operator has one.
+fn attend<'g>(
+    lw: &mut Lower<'g>,
+    call: &Call<'g>,
+    s: &Sizes,
+    values: &[&str],
+    exchanged: bool,
+    results: impl FnOnce(Option<Access>) -> Result<Attended>,
+) -> Result<()> {
+    let ex = call.exprs;
+    let axes = Axes::new(call, s, exchanged);
+    let operands = operands(lw, call, s, &axes)?;
+    let product = lw.arg(call, "product")?;
+    let at = |x: &Axis| ex.sym_expr(x.sym);
+    let [b, h] = axes.batch.map(|x| at(&x));
+    let (m, k) = match exchanged {
+        true => (axes.keys, axes.queries),
+        false => (axes.queries, axes.keys),
+    };
+    let blocks = blocks(lw, call, [b, h, at(&m)], exchanged)?;
+    let points = [s.batch, s.heads, m.size, k.size];
     let mut body = lw.body(&points);
-    for (name, dtype) in [("scores", DType::F32), ("keep", DType::Bool)] {
+    let names = values.iter().map(|name| (*name, DType::F32));
+    let own = [b, h, at(&m), at(&k)];
+    let point = [b, h, at(&axes.queries), at(&axes.keys)];
+    for (name, dtype) in names.chain([("keep", DType::Bool)]) {
         let Some(t) = lw.opt_arg(call, name)? else {
             continue;
         };
@@ -191,25 +285,102 @@ fn attention<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
         let v = body.load(&t, &coords);
         let v = body.cast(v, dtype);
         let to = lw.temp(dtype, &points);
-        body.store(to.buf, &point, v);
+        body.store(to.buf, &own, v);
     }
+    let Operands {
+        query,
+        key,
+        value,
+        grad,
+    } = operands;
+    let (query, key, value, grad) = match (exchanged, grad) {
+        (true, Some(grad)) => (key, query, grad, Some(value)),
+        (_, grad) => (query, key, value, grad),
+    };
     lw.push_attention(Attention {
-        batch,
+        batch: axes.batch.to_vec(),
         m,
         k,
-        d,
-        n,
+        d: axes.features,
+        n: axes.columns,
         query,
         key,
         value,
         product: Some(product.buf),
         scores: body.finish(),
         blocks,
-        out: out.buf,
-        logsumexp: logsumexp.buf,
-        max: max.buf,
+        results: results(grad)?,
     });
-    Ok(vec![out, logsumexp, max])
+    Ok(())
+}
+
+/// Returns the dtype of the gradients of keys and values: each head and batch of the queries has its own, which are rounded once
+/// added up if there are several for one of the keys.
+fn key_grad_dtype(call: &Call, s: &Sizes) -> Result<DType> {
+    let (query, key) = (call.tensor("query")?, call.tensor("key")?);
+    let own = key.sizes[0] == s.batch && key.sizes[1] == s.heads;
+    Ok(if own { query.dtype } else { DType::F32 })
+}
+
+fn grad_query_types(call: &Call) -> Result<Vec<Type>> {
+    let s = sizes(call)?;
+    let dtype = call.tensor("query")?.dtype;
+    let out = vec![s.batch, s.heads, s.rows, s.features];
+    meta::one(call.exprs, dtype, out)
+}
+
+fn grad_query<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let s = sizes(call)?;
+    let sizes = [s.batch, s.heads, s.rows, s.features];
+    let out = lw.temp(call.tensor("query")?.dtype, &sizes);
+    let product = lw.arg(call, "grad_product")?;
+    let results = gradients(call, product.buf, false, [Some(out.buf), None]);
+    attend(lw, call, &s, &["weights"], false, results)?;
+    Ok(vec![out])
+}
+
+fn grad_key_value_types(call: &Call) -> Result<Vec<Type>> {
+    let s = sizes(call)?;
+    let (ex, dtype) = (call.exprs, key_grad_dtype(call, &s)?);
+    let of = |n: Expr| meta::tensor(ex, dtype, vec![s.batch, s.heads, s.keys, n]);
+    Ok(vec![of(s.features), of(s.columns)])
+}
+
+fn grad_key_value<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
+    let s = sizes(call)?;
+    let dtype = key_grad_dtype(call, &s)?;
+    let [key, value] =
+        [s.features, s.columns].map(|n| lw.temp(dtype, &[s.batch, s.heads, s.keys, n]));
+    let product = lw.arg(call, "grad_product")?;
+    let results = gradients(
+        call,
+        product.buf,
+        true,
+        [Some(key.buf), Some(value.buf)],
+    );
+    attend(lw, call, &s, &["weights", "value_weights"], true, results)?;
+    Ok(vec![key, value])
+}
+
+/// Returns what makes the results of gradients of the result's gradient.
+fn gradients<'a>(
+    call: &'a Call,
+    product: BufId,
+    exchanged: bool,
+    [by_key, by_value]: [Option<BufId>; 2],
+) -> impl FnOnce(Option<Access>) -> Result<Attended> + 'a {
+    move |grad| {
+        let (Some(grad), Some(by_key)) = (grad, by_key) else {
+            return Err(call.unsupported("grad", "gradients of nothing"));
+        };
+        Ok(Attended::Gradients(Gradients {
+            grad,
+            product: Some(product),
+            exchanged,
+            by_key,
+            by_value,
+        }))
+    }
 }
 
 /// Returns the access of an operand, which is copied if its coordinates are not affine in the axes of a tile.
@@ -227,22 +398,35 @@ fn operand(lw: &mut Lower, t: Tensor, index: &[Expr], own: [Axis; 2]) -> Access 
     }
 }
 
-/// Returns the lists of blocks, if the call has any.
+/// Returns the lists of blocks, if the call has any. With `exchanged` roles they hold blocks of queries for those of keys.
 fn blocks(
     lw: &Lower,
     call: &Call,
-    axis: &mut dyn FnMut(Expr) -> Axis,
     [b, h, m]: [Expr; 3],
+    exchanged: bool,
 ) -> Result<Option<BlockMask>> {
     let ex = call.exprs;
-    let (rows, keys) = (call.const_int("rows")?, call.const_int("keys")?);
-    let mut list = |count: &str, index: &str| -> Result<Option<BlockList>> {
-        let (Some(count), Some(index)) = (lw.opt_arg(call, count)?, lw.opt_arg(call, index)?)
-        else {
+    let (mut rows, mut keys) = (call.const_int("rows")?, call.const_int("keys")?);
+    let mut lists = ["kv_num_blocks", "kv_indices"];
+    if exchanged {
+        (rows, keys) = (keys, rows);
+        lists = ["q_num_blocks", "q_indices"];
+    }
+    // After batch, head, queries, keys, features, columns.
+    let mut next = 6;
+    let mut axis = |size: Expr| {
+        next += 1;
+        Axis {
+            sym: ex.index_sym(next - 1, size),
+            size,
+        }
+    };
+    let mut list = |name: &str, index: &str| -> Result<Option<BlockList>> {
+        let (Some(count), Some(index)) = (lw.opt_arg(call, name)?, lw.opt_arg(call, index)?) else {
             return Ok(None);
         };
         let (3, [.., last]) = (count.sizes.len(), index.sizes.as_slice()) else {
-            return Err(call.unsupported("kv_num_blocks", "lists of these ranks"));
+            return Err(call.unsupported(name, "lists of these ranks"));
         };
         let position = axis(*last);
         let at = |t: &Tensor, more: Option<Expr>| -> Coords {
@@ -265,7 +449,7 @@ fn blocks(
             position,
         }))
     };
-    let Some(partial) = list("kv_num_blocks", "kv_indices")? else {
+    let Some(partial) = list(lists[0], lists[1])? else {
         return Ok(None);
     };
     if rows < 1 || keys < 1 {
@@ -275,7 +459,7 @@ fn blocks(
         rows,
         keys,
         partial,
-        full: list("full_kv_num_blocks", "full_kv_indices")?,
+        full: list(&format!("full_{}", lists[0]), &format!("full_{}", lists[1]))?,
     }))
 }
 
@@ -293,5 +477,19 @@ pub const ROWS: &[Row] = &[
         attention_types,
         attention,
         "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,8], f32[2,4,5,6], f32[2,4,5,6], bool[2,1,5,6], none, none, none, none, 0, 0)",
+    ),
+    lowered(
+        "inrush.attention_grad_query.default",
+        "(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor product, Tensor grad_product, Tensor weights, Tensor? keep, Tensor? kv_num_blocks, Tensor? kv_indices, Tensor? full_kv_num_blocks, Tensor? full_kv_indices, int rows, int keys) -> Tensor",
+        grad_query_types,
+        grad_query,
+        "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,3], f32[2,4,5,3], f32[2,4,5,6], f32[2,4,5,6], f32[2,4,5,6], bool[2,1,5,6], none, none, none, none, 0, 0)",
+    ),
+    lowered(
+        "inrush.attention_grad_key_value.default",
+        "(Tensor query, Tensor key, Tensor value, Tensor grad, Tensor product, Tensor grad_product, Tensor weights, Tensor value_weights, Tensor? keep, Tensor? q_num_blocks, Tensor? q_indices, Tensor? full_q_num_blocks, Tensor? full_q_indices, int rows, int keys) -> (Tensor, Tensor)",
+        grad_key_value_types,
+        grad_key_value,
+        "(f32[2,4,5,8], f32[2,2,6,8], f32[2,2,6,3], f32[2,4,5,3], f32[2,4,5,6], f32[2,4,5,6], f32[2,4,5,6], f32[2,4,5,6], bool[2,1,5,6], none, none, none, none, 0, 0)",
     ),
 ];

@@ -2,7 +2,7 @@
 
 use crate::ValId;
 use crate::block::{
-    Attention, Block, BlockItem, BlockStore, Blocks, Dim, DimRole, List, Operand, Product, Side,
+    Attention, Block, BlockItem, BlockStore, Blocks, Dim, DimRole, List, Operand, Product, Results, Side,
     Tile, Walk,
 };
 use crate::text::parse::{Parser, empty};
@@ -207,6 +207,12 @@ impl BlockParser<'_> {
         };
         let (query, key, value) = (one("query")?, one("key")?, one("value")?);
         self.p.s.skip_newlines()?;
+        let mut grad = None;
+        if self.p.s.eat_word("grad")? {
+            grad = Some(self.operand()?);
+            self.p.s.end_of_line()?;
+            self.p.s.skip_newlines()?;
+        }
         let mut blocks = None;
         if self.p.s.eat_word("blocks")? {
             let rows = self.p.positive()?;
@@ -234,12 +240,7 @@ impl BlockParser<'_> {
             causal = Some(self.p.s.int()?);
             self.p.s.end_of_line()?;
         }
-        self.line("results")?;
-        let out = self.operand()?;
-        self.p.s.expect(",")?;
-        let logsumexp = self.operand()?;
-        self.p.s.expect(",")?;
-        let max = self.operand()?;
+        let results = self.attended(grad)?;
         self.p.s.end_of_line()?;
         Ok(Some(Attention {
             d,
@@ -247,12 +248,38 @@ impl BlockParser<'_> {
             query,
             key,
             value,
-            out,
-            logsumexp,
-            max,
+            results,
             blocks,
             causal,
         }))
+    }
+
+    /// Reads the results of an attention: those of a softmax, or of gradients if it has an operand `grad`.
+    fn attended(&mut self, grad: Option<Operand>) -> Result<Results> {
+        let Some(grad) = grad else {
+            self.line("results")?;
+            let out = self.operand()?;
+            self.p.s.expect(",")?;
+            let logsumexp = self.operand()?;
+            self.p.s.expect(",")?;
+            let max = self.operand()?;
+            return Ok(Results::Softmax {
+                out,
+                logsumexp,
+                max,
+            });
+        };
+        self.line("sums")?;
+        let by_key = self.operand()?;
+        let by_value = match self.p.s.eat(",")? {
+            true => Some(self.operand()?),
+            false => None,
+        };
+        Ok(Results::Gradients {
+            grad,
+            by_key,
+            by_value,
+        })
     }
 
     /// Begins a line with this word.
@@ -363,6 +390,10 @@ impl BlockParser<'_> {
             "barrier" => BlockItem::Barrier,
             "attend" => BlockItem::Attend {
                 score: self.p.value()?,
+                second: match self.p.s.eat(",")? {
+                    true => Some(self.p.value()?),
+                    false => None,
+                },
                 keep: self.p.guard()?,
             },
             "update" => {

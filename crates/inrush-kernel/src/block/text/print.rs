@@ -1,7 +1,7 @@
 //! Block programs to text.
 
 use super::Place;
-use crate::block::{Block, BlockItem, BlockStore, Blocks, DimRole, Operand, Side};
+use crate::block::{Block, BlockItem, BlockStore, Blocks, DimRole, Operand, Results, Side};
 use crate::text::Names;
 use crate::text::print::{mask_text, show_acc, show_buffer, show_check, show_def};
 use crate::{Def, KBufId, ValId};
@@ -192,7 +192,9 @@ impl Printer<'_> {
         let place = Some(Place::Attention);
         self.line(1, place, format!("attention {}", side(self, &a.d)));
         self.line(1, place, format!("columns {}", side(self, &a.n)));
-        for (word, o) in [("query", &a.query), ("key", &a.key), ("value", &a.value)] {
+        let operands = [("query", &a.query), ("key", &a.key), ("value", &a.value)];
+        let grad = a.grad().map(|o| ("grad", o));
+        for (word, o) in operands.into_iter().chain(grad) {
             let text = format!("{word} {}", self.operand(o));
             self.line(1, place, text);
         }
@@ -208,8 +210,12 @@ impl Printer<'_> {
         if let Some(after) = a.causal {
             self.line(1, place, format!("causal {after}"));
         }
-        let results = a.results().map(|o| self.operand(o));
-        self.line(1, place, format!("results {}", results.join(", ")));
+        let results: Vec<String> = a.results().into_iter().map(|o| self.operand(o)).collect();
+        let word = match a.results {
+            Results::Softmax { .. } => "results",
+            Results::Gradients { .. } => "sums",
+        };
+        self.line(1, place, format!("{word} {}", results.join(", ")));
     }
 
     fn operand(&self, o: &Operand) -> String {
@@ -267,7 +273,14 @@ impl Printer<'_> {
             BlockItem::FinishExponentials { max, sum, shift } => {
                 format!("finish_exponentials {max}, {sum}, {shift}")
             }
-            BlockItem::Attend { score, keep } => format!("attend {score}{}", mask_text(*keep)),
+            BlockItem::Attend {
+                score,
+                second,
+                keep,
+            } => {
+                let second = second.map_or(String::new(), |v| format!(", {v}"));
+                format!("attend {score}{second}{}", mask_text(*keep))
+            }
             BlockItem::Store(s) => self.store(s),
             BlockItem::Barrier => "barrier".into(),
         }

@@ -109,7 +109,8 @@ pub(super) fn in_bounds(tables: Tables, block: &Block) -> Result<()> {
     }
     if let Some(a) = &block.attention {
         // Lists of blocks hold fewer positions than their rows.
-        let operands = [&a.query, &a.key, &a.value].into_iter().chain(a.results());
+        let operands = [&a.query, &a.key, &a.value].into_iter().chain(a.grad());
+        let operands = operands.chain(a.results());
         accesses.extend(operands.map(|o| (o.buf, o.offset)));
     }
     for (buf, offset) in accesses {
