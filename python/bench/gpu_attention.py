@@ -1,11 +1,15 @@
 """`flex_attention` on a GPU: accuracy against eager in float64, and times against PyTorch's default backend.
 
-usage: gpu_attention.py [--check] [--time] [--only NAME ...]
+usage: gpu_attention.py [--check] [--time] [--gradients] [--only NAME ...]
 
-Without options it does both. Each variant is compiled on short sequences and compared with eager in float64; its error may not exceed
+Without options it does all. Each variant is compiled on short sequences and compared with eager in float64; its error may not exceed
 twice that of eager in the variant's dtype, plus a rounding of the result. Times are of 4 x 16 x 4096 x 128 in bfloat16: causal, a bias by
 distance, and a window, each beside the default backend's, and causal beside `scaled_dot_product_attention`. A variant whose attention is
 called instead of compiled fails.
+
+With ``--gradients``, gradients are compared in the same way, then forward and backward passes are timed together and the backward
+alone, of 4 x 16 x 4096 x 128 and of one head of 65536 tokens, with the peak of memory that the backward adds. Tiles of these
+kernels are tables in ``crates/inrush-kernel/src/block/sizes.rs`` (``GRADIENTS_OF_HALVES``, ``GRADIENTS_OF_F32``).
 """
 
 import argparse
@@ -88,6 +92,84 @@ def called(report):
     return [c for g in report.graphs for c in g.calls if "attention" in c.op]
 
 
+def gradients(f, inputs, weights):
+    """The gradients of queries, keys and values."""
+    own = [x.detach().requires_grad_() for x in inputs]
+    out = f(*own)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    return torch.autograd.grad(outs, own, [w.to(o.dtype) for o, w in zip(outs, weights)])
+
+
+def check_gradients(only):
+    """Compares the gradients of each variant; gives how many fail."""
+    torch.manual_seed(0)
+    failed = 0
+    for v in variants():
+        if only and not any(o in v.name for o in only):
+            continue
+        inputs, f = v.inputs(), v.function()
+        weights = [torch.randn(*v.shape[:3], v.columns, device=DEVICE), torch.randn(*v.shape[:3], device=DEVICE)]
+        weights = weights if v.lse else weights[:1]
+        relative = lambda got, wide: max(((x.double() - y).abs().max() / y.abs().max()).nan_to_num(float("inf")).item() for x, y in zip(got, wide))
+        try:
+            torch._dynamo.reset()
+            got = gradients(torch.compile(f, backend="inrush", options={"strict": True}), inputs, weights)
+            left = called(inrush.last_compile())
+            wide = gradients(f, [x.double() for x in inputs], weights)
+            eager = relative(gradients(f, inputs, weights), wide)
+            own = relative(got, wide)
+            good = own <= 2 * eager + torch.finfo(v.dtype).eps and not left
+            print(f"{'ok' if good else 'FAILED':6} gradients, {v.name:26} error {own:.2e}, eager {eager:.2e}" + "".join(f", {c.op} called: {c.reason}" for c in left), flush=True)
+        except Exception as problem:  # All variants are tried.
+            good = False
+            print(f"FAILED gradients, {v.name:26} {type(problem).__name__}: {str(problem)[:600]}", flush=True)
+        failed += not good
+    return failed
+
+
+def time_gradients(only):
+    """Times forward with backward, and backward alone, beside the default backend."""
+    shape, long = (4, 16, 4096, 4096, 128), (1, 1, 65536, 65536, 64)
+    rows = [
+        Variant("causal", shape, mask=causal),
+        Variant("distance, causal", shape, score=shifted, mask=causal),
+        Variant("plain", shape),
+        Variant("grouped heads, causal", shape, heads=4, mask=causal),
+        Variant("causal, heads of 64", (4, 16, 4096, 4096, 64), mask=causal),
+        Variant("65536 tokens, causal", long, mask=causal),
+        Variant("65536 tokens, distance", long, score=shifted),
+    ]
+    print(f"{torch.cuda.get_device_name()}: forward and backward; backward, ms; MiB that the backward adds")
+    for v in rows:
+        if only and not any(o in v.name for o in only):
+            continue
+        inputs, f = [x.requires_grad_() for x in v.inputs()], v.function()
+        row = {}
+        for name, backend in (("inrush", "inrush"), ("default", "inductor")):
+            try:
+                torch._dynamo.reset()
+                compiled = torch.compile(f, backend=backend)
+                weight = torch.randn(*v.shape[:3], v.columns, device=DEVICE, dtype=v.dtype)
+                out = compiled(*inputs)
+                backward = lambda o=out, w=weight: torch.autograd.grad(o, inputs, w, retain_graph=True)
+                grads = backward()
+                del grads
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                backward()
+                torch.cuda.synchronize()
+                added = (torch.cuda.max_memory_allocated() - before) / 2**20
+                both = median(lambda c=compiled, w=weight: torch.autograd.grad(c(*inputs), inputs, w))
+                row[name] = (both, median(backward), added)
+            except Exception as problem:  # The other backend is timed all the same.
+                print(f"  {v.name} by {name}: {type(problem).__name__}: {str(problem)[:400]}", flush=True)
+        text = "; ".join(f"{k} {a:.4f}, {b:.4f}, {m:.0f} MiB" for k, (a, b, m) in row.items())
+        if len(row) == 2:
+            text += f"; {row['default'][0] / row['inrush'][0]:.2f} and {row['default'][1] / row['inrush'][1]:.2f} x default"
+        print(f"{v.name:24} {text}", flush=True)
+
+
 def error(got, want):
     pairs = zip(got, want) if isinstance(got, tuple) else [(got, want)]
     return max((x.double() - y).abs().nan_to_num(posinf=0.0).max().item() for x, y in pairs)
@@ -168,12 +250,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--gradients", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
-    both = not (args.check or args.time)
-    failed = check(args.only) if args.check or both else 0
-    if args.time or both:
+    all_of_it = not (args.check or args.time or args.gradients)
+    failed = check(args.only) if args.check or all_of_it else 0
+    if args.time or all_of_it:
         times(args.only)
+    if args.gradients or all_of_it:
+        failed += check_gradients(args.only)
+        time_gradients(args.only)
     sys.exit(failed > 0)
 
 

@@ -1,7 +1,9 @@
 """`flex_attention` compiled for a GPU, its kernels in Triton's interpreter, against eager in float64.
 
 Run by `test_flex_attention.py` in a process of its own, since Triton reads at its import whether it interprets. Prints a line of JSON for
-each case: `{"name", "called", "kernels", "error", "eager"}`.
+each case: `{"name", "called", "kernels", "error", "bound", "layout"}`; those of gradients have `"gradients": true`.
+
+usage: interpreted_attention.py [SEED] [NUMBER OF DRAWN CASES]
 """
 
 import json
@@ -13,9 +15,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 os.environ["INRUSH_INTERPRET"] = "cuda:h100"
 
 import torch
+from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import inrush
+
+# PyTorch takes no gradients on CPUs.
+flex._validate_device = lambda *operands: None
 
 ROUNDING = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -75,6 +81,47 @@ def case(name, shape, dtype, score, mask, groups=1, columns=None, turned=False, 
     )
 
 
+def gradients(name, shape, dtype, score, mask, groups=1, columns=None, turned=False, block=16, shared=False, lse=False, learned=False):
+    """Runs one attention and its gradients. ``shared``: keys of one batch for all; ``learned``: the score function has a gradient."""
+    batch, heads, rows, keys, features = shape
+    scores, masks = functions(rows, keys, heads)
+    make = lambda b, h, n, d: torch.randn(b, n, h, d).transpose(1, 2) if turned else torch.randn(b, h, n, d)
+    of_keys = (1 if shared else batch, heads // groups, keys)
+    inputs = [make(*s).to(dtype) for s in ((batch, heads, rows, features), (*of_keys, features), (*of_keys, columns or features))]
+    bias = torch.randn(rows, keys, requires_grad=True)
+    score = (lambda s, b, h, i, j: s + bias[i, j]) if learned else scores[score]
+    listed = None if masks[mask] is None else create_block_mask(masks[mask], batch if shared else None, None, rows, keys, device="cpu", BLOCK_SIZE=block)
+    f = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=listed, enable_gqa=groups > 1, return_lse=lse)
+    of_out, of_lse = torch.randn(batch, heads, rows, columns or features).to(dtype), torch.randn(batch, heads, rows)
+
+    def grads(f, kind):
+        own = [x.detach().to(kind).requires_grad_() for x in inputs]
+        out = f(*own)
+        outs, weights = (list(out), [of_out.to(kind), of_lse.to(out[1].dtype)]) if lse else ([out], [of_out.to(kind)])
+        return torch.autograd.grad(outs, [*own, bias] if learned else own, weights)
+
+    torch._dynamo.reset()
+    got = grads(torch.compile(f, backend="inrush", options={"strict": True, "cache": False}), dtype)
+    report = inrush.last_compile().graphs[-1]
+    wide, eager = grads(f, torch.float64), grads(f, dtype)
+    # An error of NaN is no small one.
+    error = lambda all: max(((x.double() - y).abs().max() / y.abs().max().clamp(min=1.0)).nan_to_num(nan=float("inf")).item() for x, y in zip(all, wide))
+    print(
+        json.dumps(
+            {
+                "name": f"gradients: {name}",
+                "gradients": True,
+                "called": {c.op: c.reason for c in report.calls},
+                "kernels": report.kernels,
+                "error": error(got),
+                "bound": 2 * error(eager) + ROUNDING[dtype],
+                "layout": all(a.stride() == b.stride() and a.dtype == b.dtype for a, b in zip(got, eager)),
+            }
+        ),
+        flush=True,
+    )
+
+
 def main():
     torch.manual_seed(0)
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
@@ -90,12 +137,28 @@ def main():
     case("transposed, other values", (1, 2, 33, 20, 24), f32, "none", "none", columns=40, turned=True)
     case("blocks of 32", (1, 1, 70, 70, 16), f32, "none", "prefix", block=32)
     case("blocks of 24", (1, 1, 40, 40, 16), f32, "none", "causal", block=24)
+    gradients("plain", (1, 2, 32, 32, 16), f32, "none", "none")
+    gradients("causal", (2, 2, 48, 48, 16), f16, "none", "causal")
+    gradients("distance, causal, logsumexp", (1, 2, 40, 40, 32), bf16, "distance", "causal", lse=True)
+    gradients("cap, window, grouped heads", (2, 4, 41, 41, 16), f32, "cap", "window", groups=2)
+    gradients("slopes, documents, one batch of keys", (2, 2, 37, 50, 16), f32, "slopes", "documents", shared=True)
+    gradients("table, few queries, other values", (1, 2, 3, 37, 24), f16, "table", "none", columns=40, turned=True)
+    gradients("rows without keys", (1, 1, 20, 20, 16), f32, "cap", "nothing")
+    gradients("scores without keys", (1, 1, 20, 20, 16), f32, "hole", "prefix", lse=True)
+    gradients("masks by head, blocks of 32", (1, 3, 70, 33, 16), f32, "none", "heads", block=32)
+    gradients("heads of 128", (1, 1, 20, 20, 128), bf16, "none", "causal", columns=64)
+    gradients("blocks of 24", (1, 1, 40, 40, 16), f32, "none", "causal", block=24)
+    gradients("a learned bias", (1, 2, 20, 20, 16), f32, "none", "causal", learned=True)
     draw = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     for k in range(int(sys.argv[2]) if len(sys.argv) > 2 else 8):
         groups, heads = draw.choice([1, 1, 2, 3]), draw.choice([1, 2])
         shape = (draw.choice([1, 2]), heads * groups, draw.randint(1, 45), draw.randint(1, 45), draw.choice([16, 20, 32]))
         score, mask = draw.choice(["none", "distance", "slopes", "table", "cap", "hole"]), draw.choice(["none", "causal", "window", "documents", "heads", "prefix"])
-        case(f"drawn {k}: {shape} {score} {mask}", shape, draw.choice([f16, bf16, f32]), score, mask, groups, draw.choice([None, 16, 18]), draw.random() < 0.3)
+        what, dtype = f"drawn {k}: {shape} {score} {mask}", draw.choice([f16, bf16, f32])
+        columns, turned = draw.choice([None, 16, 18]), draw.random() < 0.3
+        case(what, shape, dtype, score, mask, groups, columns, turned)
+        shared, lse = draw.random() < 0.3 and mask != "none", draw.random() < 0.3
+        gradients(what, shape, dtype, score, mask, groups, columns, turned, shared=shared, lse=lse)
 
 
 if __name__ == "__main__":

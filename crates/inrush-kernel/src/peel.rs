@@ -247,7 +247,9 @@ impl Found {
                     true
                 }
                 Def::Final(a) => self.accs.contains(a),
-                Def::Running { .. } | Def::Sorted { .. } | Def::Indirect { .. } | Def::Sum(_) => false,
+                Def::Running { .. } | Def::Sorted { .. } | Def::Indirect { .. } | Def::Sum(_) => {
+                    false
+                }
                 Def::Const(_) | Def::Index(_) | Def::Cast { .. } | Def::Bitcast { .. } => true,
             },
         })

@@ -576,7 +576,10 @@ impl Gen {
                 outer: outer.len(),
                 axes: outer,
                 stmts: vec![
-                    Stmt::Acc { dtype: DType::F32 },
+                    Stmt::Acc {
+                        dtype: DType::F32,
+                        of: 0,
+                    },
                     Stmt::Store {
                         buf: out.buf,
                         coords: at,

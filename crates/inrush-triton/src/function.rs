@@ -21,7 +21,7 @@ use crate::tail_masks::{self, TailMask};
 use crate::{contiguity, helpers};
 use inrush_base::Result;
 use inrush_expr::{Exprs, Sym};
-use inrush_kernel::block::{Block, BlockItem, Dim, DimRole};
+use inrush_kernel::block::{Attention, Block, BlockItem, Dim, DimRole, Results};
 use inrush_kernel::{AccId, BufRole, Check, Def, KBufId, ValId};
 use inrush_loops::{Loops, Origin};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -492,10 +492,19 @@ impl Emitter<'_> {
             [y, x] => {
                 let (ly, lx) = (self.letter(*y), self.letter(*x));
                 self.line(format!("nx = {}", counts[1]));
-                // Under a causal mask the last rows take longest: they go first.
-                self.line(match self.block.attention {
-                    Some(_) => format!("{lx}pid = nx - 1 - pid % nx"),
-                    None => format!("{lx}pid = pid % nx"),
+                // Under a causal mask the last queries take longest, and the first keys: they go first.
+                let of_keys = |a: &Attention| {
+                    matches!(
+                        a.results,
+                        Results::Gradients {
+                            by_value: Some(_),
+                            ..
+                        }
+                    )
+                };
+                self.line(match &self.block.attention {
+                    Some(a) if !of_keys(a) => format!("{lx}pid = nx - 1 - pid % nx"),
+                    _ => format!("{lx}pid = pid % nx"),
                 });
                 self.line(format!("{ly}pid = pid // nx"));
             }

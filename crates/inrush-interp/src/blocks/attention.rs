@@ -128,7 +128,10 @@ impl Program<'_, '_> {
             Results::Gradients {
                 by_key, by_value, ..
             } => {
-                let results = [(Some(by_key), &a.key, a.d), (by_value.as_ref(), &a.value, a.n)];
+                let results = [
+                    (Some(by_key), &a.key, a.d),
+                    (by_value.as_ref(), &a.value, a.n),
+                ];
                 for (which, (out, operand, side)) in results.into_iter().enumerate() {
                     let Some(out) = out else { continue };
                     for x in 0..self.depth(side.extent)? {

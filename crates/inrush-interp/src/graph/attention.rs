@@ -201,6 +201,9 @@ fn grad_query(c: &Call) -> Result<Vec<Tensor>> {
 fn grad_key_value(c: &Call) -> Result<Vec<Tensor>> {
     let (q, k, grad) = (c.floats(0)?, c.floats(1)?, c.floats(3)?);
     let s = sizes(&q, &k)?;
+    if grad.sizes.len() != 4 || grad.sizes[..3] != [s.batch, s.heads, s.rows] {
+        return Err(Error::input("a gradient of other sizes than the result"));
+    }
     let points = [s.batch, s.heads, s.rows, s.keys];
     let mask = Mask::read(c, 8, points, true)?;
     let mut out = Vec::new();

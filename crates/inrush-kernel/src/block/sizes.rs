@@ -416,12 +416,12 @@ pub(super) fn features(s: &AttentionShape) -> i64 {
 const GRADIENTS_OF_HALVES: [(i64, [i64; 2], u32, u32); 3] = [
     (64, [128, 64], 8, 3),
     (128, [128, 64], 8, 3),
-    (HEAD, [64, 32], 4, 2),
+    (HEAD, [64, 32], 8, 2),
 ];
 const GRADIENTS_OF_F32: [(i64, [i64; 2], u32, u32); 3] = [
-    (64, [64, 32], 4, 2),
-    (128, [32, 32], 4, 2),
-    (HEAD, [16, 32], 4, 1),
+    (64, [64, 32], 8, 2),
+    (128, [32, 32], 8, 2),
+    (HEAD, [16, 16], 8, 1),
 ];
 
 /// Sizes of an attention: `x` rows, `r` keys at a time.
@@ -493,7 +493,8 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         looped: true,
         // The warps of two products in a row each have rows of their own, 16 or more.
         warps: match (chosen, x) {
-            (Some((_, _, warps, _)), _) => warps.min((x / 16) as u32).max(1),
+            // Fewer rows than the table has, fewer warps.
+            (Some((_, [most, _], warps, _)), _) => (warps / (most / x) as u32).max(1),
             (None, 128..) if head >= 128 => 8,
             (None, ..64) if s.bytes <= 2 => (x / 16) as u32,
             _ => 4,

@@ -292,7 +292,10 @@ impl Verifier<'_> {
             } => {
                 sides.push((grad, columns));
                 // Sums that another kernel adds up are of `f32`.
-                for (o, own) in [(by_key, features)].into_iter().chain(by_value.iter().map(|o| (o, columns))) {
+                for (o, own) in [(by_key, features)]
+                    .into_iter()
+                    .chain(by_value.iter().map(|o| (o, columns)))
+                {
                     self.spans(o, &own)?;
                     let of = self.buf(o.buf)?.dtype;
                     if of != dtype && of != DType::F32 {
@@ -354,7 +357,12 @@ impl Verifier<'_> {
 
     /// Checks the item that takes scores in.
     fn attend(&mut self, score: ValId, second: Option<ValId>, keep: Option<ValId>) -> Result<()> {
-        let Some(a) = self.block.attention.as_ref().filter(|_| self.inner.is_some()) else {
+        let Some(a) = self
+            .block
+            .attention
+            .as_ref()
+            .filter(|_| self.inner.is_some())
+        else {
             return broken("scores outside of an attention's loop");
         };
         let weighs = matches!(
@@ -682,7 +690,13 @@ impl Verifier<'_> {
             return broken(format!("{v} spans the looped axis outside of its loop"));
         }
         match &value.def {
-            Def::Sum(1..) if !self.block.attention.as_ref().is_some_and(|a| a.grad().is_some()) => {
+            Def::Sum(1..)
+                if !self
+                    .block
+                    .attention
+                    .as_ref()
+                    .is_some_and(|a| a.grad().is_some()) =>
+            {
                 return broken("a second product without gradients");
             }
             Def::Sum(_) if self.block.product.is_none() && self.block.attention.is_none() => {

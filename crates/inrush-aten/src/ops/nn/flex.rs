@@ -21,7 +21,9 @@ use crate::{Call, Row, meta};
 use inrush_base::{DType, Error, Result};
 use inrush_expr::Expr;
 use inrush_graph::Type;
-use inrush_loops::{Access, Attended, Attention, Axis, BlockList, BlockMask, BufId, Coords, Gradients};
+use inrush_loops::{
+    Access, Attended, Attention, Axis, BlockList, BlockMask, BufId, Coords, Gradients,
+};
 
 /// Sizes of an attention.
 struct Sizes {
@@ -55,6 +57,9 @@ fn sizes(call: &Call) -> Result<Sizes> {
         && ex.divide_exact(*h, *kh).is_some();
     if !fits {
         return Err(Error::input("sizes of query, key and value do not match"));
+    }
+    if call.op.schema().position("grad").is_some() && of("grad")? != [*b, *h, *m, *n] {
+        return Err(Error::input("a gradient of other sizes than the result"));
     }
     Ok(Sizes {
         batch: *b,
@@ -217,12 +222,7 @@ struct Operands {
     grad: Option<Access>,
 }
 
-fn operands<'g>(
-    lw: &mut Lower<'g>,
-    call: &Call<'g>,
-    s: &Sizes,
-    axes: &Axes,
-) -> Result<Operands> {
+fn operands<'g>(lw: &mut Lower<'g>, call: &Call<'g>, s: &Sizes, axes: &Axes) -> Result<Operands> {
     let ex = call.exprs;
     let at = |x: &Axis| ex.sym_expr(x.sym);
     let [b, h] = axes.batch.map(|x| at(&x));
@@ -352,12 +352,7 @@ fn grad_key_value<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>
     let [key, value] =
         [s.features, s.columns].map(|n| lw.temp(dtype, &[s.batch, s.heads, s.keys, n]));
     let product = lw.arg(call, "grad_product")?;
-    let results = gradients(
-        call,
-        product.buf,
-        true,
-        [Some(key.buf), Some(value.buf)],
-    );
+    let results = gradients(call, product.buf, true, [Some(key.buf), Some(value.buf)]);
     attend(lw, call, &s, &["weights", "value_weights"], true, results)?;
     Ok(vec![key, value])
 }

@@ -2,8 +2,8 @@
 
 use crate::ValId;
 use crate::block::{
-    Attention, Block, BlockItem, BlockStore, Blocks, Dim, DimRole, List, Operand, Product, Results, Side,
-    Tile, Walk,
+    Attention, Block, BlockItem, BlockStore, Blocks, Dim, DimRole, List, Operand, Product, Results,
+    Side, Tile, Walk,
 };
 use crate::text::parse::{Parser, empty};
 use inrush_base::text::{Scanner, Token};
