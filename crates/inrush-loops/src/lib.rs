@@ -381,7 +381,7 @@ pub struct Attention {
     pub results: Attended,
 }
 
-/// What an attention makes of the values of its scores' body.
+/// The use that an attention makes of the values of its scores.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Attended {
     /// One value, the score: its softmax weighs the values.

@@ -144,9 +144,10 @@ impl Mask {
     /// Returns true if a key is kept for a query.
     fn keeps(&self, point: [i64; 4]) -> Result<bool> {
         let [b, h, query, key] = point;
-        let (row, walked) = match self.exchanged {
-            true => (key, query),
-            false => (query, key),
+        let (row, walked) = if self.exchanged {
+            (key, query)
+        } else {
+            (query, key)
         };
         let has = |list: &Option<Blocks>, otherwise| {
             (list.as_ref()).map_or(Ok(otherwise), |l| l.has([b, h], row, walked))
@@ -168,9 +169,10 @@ fn kept_weights(c: &Call, at: usize, points: [i64; 4], mask: &Mask) -> Result<Ve
         .map(|p| {
             let point = <[i64; 4]>::try_from(p.as_slice())
                 .map_err(|_| Error::internal("a point of four dimensions"))?;
-            match mask.keeps(point)? {
-                true => weights.broadcast_at(&point).map(Some),
-                false => Ok(None),
+            if mask.keeps(point)? {
+                weights.broadcast_at(&point).map(Some)
+            } else {
+                Ok(None)
             }
         })
         .collect()

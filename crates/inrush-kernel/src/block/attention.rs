@@ -66,7 +66,7 @@ impl Attention {
     pub const KEYS: usize = 2;
 }
 
-/// What the program makes of the values that its items compute.
+/// The use that the program makes of the values that its items compute.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Results {
     /// A softmax of one value, the score.

@@ -690,16 +690,7 @@ impl Verifier<'_> {
             return broken(format!("{v} spans the looped axis outside of its loop"));
         }
         match &value.def {
-            Def::Sum(1..)
-                if !self
-                    .block
-                    .attention
-                    .as_ref()
-                    .is_some_and(|a| a.grad().is_some()) =>
-            {
-                return broken("a second product without gradients");
-            }
-            Def::Sum(_) if self.block.product.is_none() && self.block.attention.is_none() => {
+            Def::Sum(1..) if (self.block.attention.as_ref()).is_none_or(|a| a.grad().is_none()) => {
                 return broken("a sum of products without a product");
             }
             Def::Load { buf, offset, .. } => {

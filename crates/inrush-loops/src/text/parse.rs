@@ -459,9 +459,10 @@ impl<'a> Reader<'a> {
         self.s.expect_word("sums")?;
         self.s.expect("=")?;
         let by_key = self.buf()?;
-        let by_value = match self.s.eat(",")? {
-            true => Some(self.buf()?),
-            false => None,
+        let by_value = if self.s.eat(",")? {
+            Some(self.buf()?)
+        } else {
+            None
         };
         Ok(Gradients {
             grad,

@@ -90,9 +90,10 @@ impl Emitter<'_> {
             "rt = (roffset + tl.arange(0, RBLOCK)[:, None]){wide}"
         ));
         let before = self.names.symbols.insert(r.sym, "rt".into());
-        let of_r = match step.whole {
-            true => None,
-            false => Some(format!("(rt < {})", self.offset(r.extent)?)),
+        let of_r = if step.whole {
+            None
+        } else {
+            Some(format!("(rt < {})", self.offset(r.extent)?))
         };
         for (name, operand, side, index, shape) in [
             ("key", &a.key, &a.d, "d[None, :]", "[RBLOCK, DBLOCK]"),
@@ -117,9 +118,9 @@ impl Emitter<'_> {
         if let Some(k) = keep {
             masks.push(self.text(k)?);
         }
-        Ok(match masks.is_empty() {
-            true => text,
-            false => format!("tl.where({}, {text}, 0.0)", masks.join(" & ")),
-        })
+        if masks.is_empty() {
+            return Ok(text);
+        }
+        Ok(format!("tl.where({}, {text}, 0.0)", masks.join(" & ")))
     }
 }

@@ -196,12 +196,12 @@ impl Axes {
             }
         };
         let batch = [axis(s.batch), axis(s.heads)];
-        let (queries, keys) = match exchanged {
-            true => {
-                let keys = axis(s.keys);
-                (axis(s.rows), keys)
-            }
-            false => (axis(s.rows), axis(s.keys)),
+        let (queries, keys) = if exchanged {
+            let keys = axis(s.keys);
+            (axis(s.rows), keys)
+        } else {
+            let queries = axis(s.rows);
+            (queries, axis(s.keys))
         };
         Axes {
             batch,
@@ -213,7 +213,7 @@ impl Axes {
     }
 }
 
-/// What an operator reads, as accesses over the axes.
+/// Operands of an operator as accesses over the axes.
 struct Operands {
     query: Access,
     key: Access,
@@ -265,9 +265,10 @@ fn attend<'g>(
     let product = lw.arg(call, "product")?;
     let at = |x: &Axis| ex.sym_expr(x.sym);
     let [b, h] = axes.batch.map(|x| at(&x));
-    let (m, k) = match exchanged {
-        true => (axes.keys, axes.queries),
-        false => (axes.queries, axes.keys),
+    let (m, k) = if exchanged {
+        (axes.keys, axes.queries)
+    } else {
+        (axes.queries, axes.keys)
     };
     let blocks = blocks(lw, call, [b, h, at(&m)], exchanged)?;
     let points = [s.batch, s.heads, m.size, k.size];

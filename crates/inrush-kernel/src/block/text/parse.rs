@@ -271,9 +271,10 @@ impl BlockParser<'_> {
         };
         self.line("sums")?;
         let by_key = self.operand()?;
-        let by_value = match self.p.s.eat(",")? {
-            true => Some(self.operand()?),
-            false => None,
+        let by_value = if self.p.s.eat(",")? {
+            Some(self.operand()?)
+        } else {
+            None
         };
         Ok(Results::Gradients {
             grad,
@@ -390,9 +391,10 @@ impl BlockParser<'_> {
             "barrier" => BlockItem::Barrier,
             "attend" => BlockItem::Attend {
                 score: self.p.value()?,
-                second: match self.p.s.eat(",")? {
-                    true => Some(self.p.value()?),
-                    false => None,
+                second: if self.p.s.eat(",")? {
+                    Some(self.p.value()?)
+                } else {
+                    None
                 },
                 keep: self.p.guard()?,
             },
