@@ -691,6 +691,9 @@ impl Verifier<'_> {
         }
         match &value.def {
             Def::Sum(1..) if (self.block.attention.as_ref()).is_none_or(|a| a.grad().is_none()) => {
+                return broken("a second product without gradients");
+            }
+            Def::Sum(_) if self.block.product.is_none() && self.block.attention.is_none() => {
                 return broken("a sum of products without a product");
             }
             Def::Load { buf, offset, .. } => {
