@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, source, torch_internals, tuning
+from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, small_attention, source, torch_internals, tuning
 from inrush import report as reports
 from inrush.autograd import aot_cache, gradients, training
 from inrush.capture import fingerprint, session, trace_inference
@@ -251,8 +251,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         tuned_by_triton = user_kernels.is_tuned_by(launching)
         later = later and not tuned_by_triton
         settings["later"] = later
-        graph, kept = flex_attention.rewrite(launching)
-        report.kept = kept
+        graph, report.kept = attentions(launching, report.kind)
         fallback.tell_cache()
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver())
@@ -264,7 +263,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         if untuned or tuned_by_triton:
 
             def again() -> Any:
-                known = flex_attention.rewrite(user_kernels.rewrite(gm))[0] if tuned_by_triton else graph
+                known = attentions(user_kernels.rewrite(gm), report.kind)[0] if tuned_by_triton else graph
                 with torch_internals.no_tracing():
                     made = _native.compile_fx(known, {**settings, "tune": "known"} if untuned else settings, resolver())
                 if tuned_by_triton:
@@ -282,6 +281,12 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
             error = _native.InternalError(f"a panic: {error}")
         failed(gm, options, report, error)
         return None
+
+
+def attentions(gm: Any, kind: str) -> tuple[Any, dict[str, str]]:
+    """The graph with attentions that kernels compute, and why others stay calls."""
+    graph, kept = flex_attention.rewrite(gm)
+    return (small_attention.rewrite(graph) if kind == "inference" else graph), kept
 
 
 def failed(gm: Any, options: Options, report: reports.GraphReport, error: BaseException) -> None:

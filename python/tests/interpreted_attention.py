@@ -122,8 +122,46 @@ def gradients(name, shape, dtype, score, mask, groups=1, columns=None, turned=Fa
     )
 
 
+def library(name, shape, dtype, causal=False, mask=None, groups=1, turned=False, scale=None):
+    """Runs what PyTorch makes of a small `scaled_dot_product_attention` on a GPU."""
+    batch, heads, rows, keys, features = shape
+    make = lambda h, n: torch.randn(batch, n, h, features).transpose(1, 2) if turned else torch.randn(batch, h, n, features)
+    inputs = [make(*s).to(dtype) for s in ((heads, rows), (heads // groups, keys), (heads // groups, keys))]
+    bias = None if mask is None else torch.where(torch.rand(batch, heads, rows, keys) < mask, torch.randn(rows, keys), -float("inf")).to(dtype)
+    flash, efficient = torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ops.aten._scaled_dot_product_efficient_attention.default
+    call = lambda q, k, v: flash(q, k, v, 0.0, causal, scale=scale)[0] if bias is None else efficient(q, k, v, bias, False, 0.0, causal, scale=scale)[0]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got = torch.compile(call, backend="inrush", options={"strict": True, "cache": False})(*inputs)
+    report = inrush.last_compile().graphs[-1]
+    whole = lambda kind: torch.nn.functional.scaled_dot_product_attention(
+        *(x.to(kind) for x in inputs), attn_mask=None if bias is None else bias.to(kind), is_causal=causal, scale=scale, enable_gqa=groups > 1
+    )
+    wide, eager = whole(torch.float64), whole(dtype)
+    # Rows without keys are zeros, as libraries for GPUs have them.
+    error = lambda x: (x.double() - wide.nan_to_num()).abs().max().nan_to_num(nan=float("inf")).item()
+    print(
+        json.dumps(
+            {
+                "name": f"library: {name}",
+                "called": {c.op: c.reason for c in report.calls},
+                "kernels": report.kernels,
+                "error": error(got),
+                "bound": 2 * error(eager.nan_to_num()) + ROUNDING[dtype] * max(1.0, wide.nan_to_num().abs().max().item()),
+                "layout": got.stride() == torch.empty_like(inputs[0].transpose(1, 2)).transpose(1, 2).stride() or bias is not None,
+            }
+        ),
+        flush=True,
+    )
+
+
 def main():
     torch.manual_seed(0)
+    library("plain", (1, 2, 33, 33, 16), torch.float16)
+    library("causal, transposed", (2, 2, 40, 21, 32), torch.bfloat16, causal=True, turned=True)
+    library("grouped heads", (1, 4, 17, 30, 16), torch.bfloat16, groups=2, scale=0.3)
+    library("a mask", (2, 2, 20, 41, 16), torch.float16, mask=0.7)
+    library("rows without keys", (1, 2, 20, 5, 16), torch.float16, mask=0.1)
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     case("plain", (1, 2, 32, 32, 16), f32, "none", "none")
     case("causal", (2, 2, 48, 48, 16), f16, "none", "causal")

@@ -1,11 +1,11 @@
-//! Attention that keeps no scores, for GPUs without a library that computes it.
+//! Attention that keeps no scores, for GPUs without a library that computes it, and for what is too small for the library.
 //!
 //! # What it does
 //! `scaled_dot_product_attention` becomes a product, its scores and a mask, and an attention. Stage fuse makes one kernel of
 //! them, with an online softmax. A causal mask is one that the kernel knows, so that no key after the last query is read.
 //!
 //! # When
-//! On GPUs, over segments: a host whose library computes attention calls it between segments. Operands are of three or four
+//! On GPUs, over segments: a host whose library computes attention calls it between segments, and hands over small ones only. Operands are of three or four
 //! dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256 elements, and there is no
 //! dropout. A single query over many keys is not replaced: one program for each head would read all of them.
 //!
