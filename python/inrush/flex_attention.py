@@ -240,7 +240,9 @@ def _replace_gradients(gm: Any, graph: Any, node: Any) -> None:
     if any(u.users for u in results[3]):
         raise Refused("gradients of what its score function reads")
     if grad is None:
-        raise Refused("no gradient of the result")
+        # Only the logarithms of sums have one.
+        with graph.inserting_before(node):
+            grad = _add(graph, node, aten.zeros_like.default, (out,), out.meta["val"])
     if not q.dtype == k.dtype == v.dtype == grad.meta["val"].dtype:
         raise Refused("gradients of another dtype")
     shape = _points(query, key, value)

@@ -91,13 +91,15 @@ def gradients(name, shape, dtype, score, mask, groups=1, columns=None, turned=Fa
     bias = torch.randn(rows, keys, requires_grad=True)
     score = (lambda s, b, h, i, j: s + bias[i, j]) if learned else scores[score]
     listed = None if masks[mask] is None else create_block_mask(masks[mask], batch if shared else None, None, rows, keys, device="cpu", BLOCK_SIZE=block)
-    f = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=listed, enable_gqa=groups > 1, return_lse=lse)
+    f = lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=listed, enable_gqa=groups > 1, return_lse=bool(lse))
     of_out, of_lse = torch.randn(batch, heads, rows, columns or features).to(dtype), torch.randn(batch, heads, rows)
 
     def grads(f, kind):
         own = [x.detach().to(kind).requires_grad_() for x in inputs]
         out = f(*own)
         outs, weights = (list(out), [of_out.to(kind), of_lse.to(out[1].dtype)]) if lse else ([out], [of_out.to(kind)])
+        if lse == "only":
+            outs, weights, own = outs[1:], weights[1:], own[:2]
         return torch.autograd.grad(outs, [*own, bias] if learned else own, weights)
 
     torch._dynamo.reset()
@@ -185,6 +187,7 @@ def main():
     gradients("scores without keys", (1, 1, 20, 20, 16), f32, "hole", "prefix", lse=True)
     gradients("masks by head, blocks of 32", (1, 3, 70, 33, 16), f32, "none", "heads", block=32)
     gradients("heads of 128", (1, 1, 20, 20, 128), bf16, "none", "causal", columns=64)
+    gradients("logarithms of sums alone", (1, 2, 33, 20, 16), f32, "distance", "causal", lse="only")
     gradients("blocks of 24", (1, 1, 40, 40, 16), f32, "none", "causal", block=24)
     gradients("a learned bias", (1, 2, 20, 20, 16), f32, "none", "causal", learned=True)
     draw = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)

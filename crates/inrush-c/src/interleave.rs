@@ -16,7 +16,7 @@ use crate::types::{self, CType};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Result, digits};
 use inrush_expr::Expr;
-use inrush_kernel::{INTERLEAVED, Item, KBufId, Loop, Range, ValId};
+use inrush_kernel::{Def, INTERLEAVED, Item, KBufId, Loop, Range, ValId};
 use inrush_loops::StoreMode;
 use std::fmt::Write as _;
 
@@ -55,7 +55,13 @@ impl Emitter<'_> {
         let d = self.kernel.buffer(buf).dtype;
         let plain = d.size() == 4 && !d.is_narrow_float() && !self.per_lane(buf);
         let whole = lane.count.is_none() && lane.copies == 1 && lane.rows.is_none();
-        let values = before.iter().all(|i| matches!(i, Item::Let(_)));
+        // What an earlier turn stored is not in memory yet.
+        let values = before.iter().all(|i| match i {
+            Item::Let(v) => {
+                !matches!(self.kernel.value(*v).def, Def::Load { buf: b, .. } if b == buf)
+            }
+            _ => false,
+        });
         (plain && whole && values && lane.width >= 4 && is(lane.sym, turns) && is(l.sym, 1))
             .then_some(Interleaved {
                 buf,

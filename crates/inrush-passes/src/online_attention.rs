@@ -5,9 +5,10 @@
 //! them, with an online softmax. A causal mask is one that the kernel knows, so that no key after the last query is read.
 //!
 //! # When
-//! On GPUs, over segments: a host whose library computes attention calls it between segments, and hands over small ones only. Operands are of three or four
-//! dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256 elements, and there is no
-//! dropout. A single query over many keys is not replaced: one program for each head would read all of them.
+//! On GPUs, over segments: a host whose library computes attention calls it between segments, and hands over small ones only.
+//! Operands are of three or four dimensions and of `f16`, `bf16` or, if the scores leave the caches, `f32`. Heads have at most 256
+//! elements, and there is no dropout. A single query over many keys is not replaced: one program for each head would read all
+//! of them.
 //!
 //! # Numerics
 //! Weights are rounded to the dtype of values before they are multiplied, as libraries do.

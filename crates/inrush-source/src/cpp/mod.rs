@@ -30,7 +30,7 @@ const TENSOR: &str = include_str!("parts/tensor.cpp");
 
 /// Headers of the standard library that files include.
 const HEADERS: &str = "algorithm atomic chrono cmath condition_variable cstdint cstdio cstring exception fstream functional limits \
-    map memory mutex new random stdexcept string thread variant vector";
+    map memory mutex new random stdexcept string system_error thread variant vector";
 
 /// Keywords, names that the text around a program uses, and macros of compilers and headers.
 const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class \

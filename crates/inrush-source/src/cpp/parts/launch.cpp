@@ -25,21 +25,7 @@ class Team {
         }
     }
 
-  public:
-    explicit Team(i64 count) {
-        for (i64 k = 1; k < count; k++)
-            threads.emplace_back([this] {
-                std::unique_lock<std::mutex> lock(mutex);
-                while (!stops) {
-                    help(lock);
-                    if (!stops) begin.wait(lock);
-                }
-            });
-    }
-
-    Team(const Team &) = delete;
-
-    ~Team() {
+    void stop() {
         {
             const std::lock_guard<std::mutex> lock(mutex);
             stops = true;
@@ -47,6 +33,27 @@ class Team {
         begin.notify_all();
         for (std::thread &t : threads) t.join();
     }
+
+  public:
+    explicit Team(i64 count) {
+        try {
+            for (i64 k = 1; k < count; k++)
+                threads.emplace_back([this] {
+                    std::unique_lock<std::mutex> lock(mutex);
+                    while (!stops) {
+                        help(lock);
+                        if (!stops) begin.wait(lock);
+                    }
+                });
+        } catch (const std::system_error &error) {
+            stop();
+            throw MachineError(std::string("cannot start a thread: ") + error.what());
+        }
+    }
+
+    Team(const Team &) = delete;
+
+    ~Team() { stop(); }
 
     i64 size() const { return static_cast<i64>(threads.size()) + 1; }
 
