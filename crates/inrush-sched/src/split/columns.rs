@@ -7,7 +7,7 @@
 use super::{chunk_axes, gpu, split, splittable};
 use inrush_base::tally::{Way, reached};
 use inrush_base::{Caps, Result};
-use inrush_loops::{Body, BufId, Layout, Loops, Node, Stmt};
+use inrush_loops::{Body, BufId, Layout, Loops, Node, ReduceOp, Stmt};
 
 /// Elements from which it pays: fewer are summed faster than a second kernel starts.
 const ELEMENTS: i64 = 8 << 10;
@@ -53,13 +53,15 @@ fn pays(loops: &Loops, body: &Body, threads: i64) -> bool {
     };
     let rows = gpu::points(ex, body.reduction_axes());
     let all = rows.saturating_mul(gpu::points(ex, body.outer_axes()));
-    let position = |s: &Stmt| matches!(s, Stmt::Reduce { op, .. } if op.is_arg());
+    // Products of a part of the rows may be beyond what a partial result holds, where those of all are not.
+    let whole =
+        |s: &Stmt| matches!(s, Stmt::Reduce { op, .. } if op.is_arg() || *op == ReduceOp::Prod);
     // Bodies without reductions count one row.
     gpu::points(ex, above) < threads
         && rows >= ROWS * threads
         && (ELEMENTS..=MOST * threads).contains(&all)
         && gpu::reduces_columns(loops, body)
-        && !body.stmts.iter().any(position)
+        && !body.stmts.iter().any(whole)
         && splittable(ex, body)
 }
 
