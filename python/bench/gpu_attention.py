@@ -128,7 +128,7 @@ def check_gradients(only):
 
 
 def time_gradients(only):
-    """Times forward with backward, and backward alone, beside the default backend."""
+    """Compares times of forward and backward passes, and of the backward pass alone, with those of the default backend."""
     shape, long = (4, 16, 4096, 4096, 128), (1, 1, 65536, 65536, 64)
     rows = [
         Variant("causal", shape, mask=causal),

@@ -31,6 +31,7 @@ from typing import Any, Callable
 import torch
 
 from inrush import gpu, torch_internals
+from inrush.dynamo_graph.copies import copied, module
 
 aten = torch.ops.aten
 
@@ -193,9 +194,7 @@ def rewrite(gm: Any) -> tuple[Any, dict[str, str]]:
     found = [n for n in found if gpu.is_device(n.args[0].meta["val"])]
     if not found:
         return gm, {}
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.output(graph.graph_copy(gm.graph, copies))
+    graph, copies = copied(gm)
     why = {}
     for node in found:
         name = node.target._name
@@ -206,10 +205,7 @@ def rewrite(gm: Any) -> tuple[Any, dict[str, str]]:
         except Exception as error:
             why[f"higher_order.{name}"] = f"its functions are not traced: {error}"
     graph.eliminate_dead_code()
-    new = torch.nn.Module()
-    new.__dict__.update(gm.__dict__)
-    object.__setattr__(new, "graph", graph)
-    return new, why
+    return module(gm, graph), why
 
 
 def _replace(gm: Any, graph: Any, node: Any) -> None:

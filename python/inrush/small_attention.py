@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from inrush import gpu
+from inrush.dynamo_graph.copies import copied, module
 
 aten = torch.ops.aten
 
@@ -32,16 +33,11 @@ def rewrite(gm: Any) -> Any:
     """Replaces small attentions of an inference graph in a copy of it; the given graph is not changed."""
     if not any(_is_small(n) for n in gm.graph.nodes):
         return gm
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.output(graph.graph_copy(gm.graph, copies))
+    graph, copies = copied(gm)
     for node in gm.graph.nodes:
         if _is_small(node):
             _replace(graph, copies[node])
-    new = torch.nn.Module()
-    new.__dict__.update(gm.__dict__)
-    object.__setattr__(new, "graph", graph)
-    return new
+    return module(gm, graph)
 
 
 def _arguments(node: Any) -> dict[str, Any]:

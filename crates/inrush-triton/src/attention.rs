@@ -245,18 +245,24 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Takes the scores of a step into `top`, the greatest so far, and `total`, both in powers of two.
-    fn softmax(&mut self, score: ValId, keep: Option<ValId>, factor: f64) -> Result<()> {
+    /// Returns the tile of a value of rows and keys, with `other` beyond the last key and where a key is not kept.
+    fn kept(&mut self, value: ValId, keep: Option<ValId>, other: &str) -> Result<String> {
         let shape = 1 << Attention::ROWS | 1 << Attention::KEYS;
-        let have = self.block.shapes[score.index()];
-        let mut scores = self.spread(self.text(score)?, have, shape);
+        let have = self.block.shapes[value.index()];
+        let text = self.spread(self.text(value)?, have, shape);
         let mut masks: Vec<String> = self.mask(1 << Attention::KEYS).into_iter().collect();
         if let Some(k) = keep {
             masks.push(self.text(k)?);
         }
-        if !masks.is_empty() {
-            scores = format!("tl.where({}, {scores}, float(\"-inf\"))", masks.join(" & "));
+        if masks.is_empty() {
+            return Ok(text);
         }
+        Ok(format!("tl.where({}, {text}, {other})", masks.join(" & ")))
+    }
+
+    /// Takes the scores of a step into `top`, the greatest so far, and `total`, both in powers of two.
+    fn softmax(&mut self, score: ValId, keep: Option<ValId>, factor: f64) -> Result<()> {
+        let scores = self.kept(score, keep, "float(\"-inf\")")?;
         let factor = types::literal(inrush_base::Scalar::Float(factor), DType::F32);
         for line in [
             format!("scores = {scores}"),
@@ -273,22 +279,38 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds the values of a step, weighted by `p`.
-    fn weighted_sum(&mut self, a: &Attention, step: Step) -> Result<()> {
+    /// Loads operands of a step, keys along the first axis: name, operand, its other side, the index of that, and the shape.
+    fn load_along_rows(
+        &mut self,
+        step: Step,
+        operands: &[(&str, &Operand, &Side, &str, &str)],
+    ) -> Result<()> {
         let r = self.block.dims[Attention::KEYS];
         let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
         self.line(format!(
             "rt = (roffset + tl.arange(0, RBLOCK)[:, None]){wide}"
         ));
         let before = self.names.symbols.insert(r.sym, "rt".into());
-        self.name(a.n.sym, "n[None, :]");
-        let of_r = format!("(rt < {})", self.offset(r.extent)?);
-        let of_n = self.below(&a.n, "n[None, :]")?;
-        let masks = [(!step.whole).then_some(of_r), of_n];
-        self.tile_load("value", &a.value, "[RBLOCK, NBLOCK]", &masks)?;
+        let of_r = if step.whole {
+            None
+        } else {
+            Some(format!("(rt < {})", self.offset(r.extent)?))
+        };
+        for (name, operand, side, index, shape) in operands {
+            self.name(side.sym, index);
+            let masks = [of_r.clone(), self.below(side, index)?];
+            self.tile_load(name, operand, shape, &masks)?;
+        }
         if let Some(name) = before {
             self.names.symbols.insert(r.sym, name);
         }
+        Ok(())
+    }
+
+    /// Adds the values of a step, weighted by `p`.
+    fn weighted_sum(&mut self, a: &Attention, step: Step) -> Result<()> {
+        let value = ("value", &a.value, &a.n, "n[None, :]", "[RBLOCK, NBLOCK]");
+        self.load_along_rows(step, &[value])?;
         let dtype = types::name(self.block.buffers[a.value.buf.index()].dtype)?;
         let precision = self.precision(a);
         self.line(format!(

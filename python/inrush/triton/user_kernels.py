@@ -17,6 +17,7 @@ from typing import Any, Iterator
 import torch
 
 from inrush import torch_internals
+from inrush.dynamo_graph.copies import copied, module
 from inrush.triton import tuned_kernels
 from inrush.triton.standalone import TYPES, NotStandalone, constant, source
 
@@ -148,18 +149,12 @@ def rewrite(gm: Any) -> Any:
     wrappers = [n for n in gm.graph.nodes if getattr(n.target, "_name", "") == "triton_kernel_wrapper_functional"]
     if not wrappers:
         return gm
-    graph = torch.fx.Graph()
-    copies: dict[Any, Any] = {}
-    graph.output(graph.graph_copy(gm.graph, copies))
+    graph, copies = copied(gm)
     aligned = inputs_are_aligned(gm)
     for node in wrappers:
         _rewrite(graph, copies[node], aligned)
     graph.lint()
-    # No module of FX: that would want to write the graph as Python code.
-    new = torch.nn.Module()
-    new.__dict__.update(gm.__dict__)
-    object.__setattr__(new, "graph", graph)
-    return new
+    return module(gm, graph)
 
 
 def inputs_are_aligned(gm: Any) -> bool:

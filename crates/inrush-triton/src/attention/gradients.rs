@@ -14,7 +14,6 @@ use super::Step;
 use crate::function::Emitter;
 use crate::types;
 use inrush_base::{Error, Result};
-use inrush_kernel::ValId;
 use inrush_kernel::block::{Attention, BlockItem, Operand};
 
 impl Emitter<'_> {
@@ -46,7 +45,9 @@ impl Emitter<'_> {
         step: Step,
         by_value: bool,
     ) -> Result<()> {
-        self.step_operands(a, step)?;
+        let key = ("key", &a.key, &a.d, "d[None, :]", "[RBLOCK, DBLOCK]");
+        let value = ("value", &a.value, &a.n, "n[None, :]", "[RBLOCK, NBLOCK]");
+        self.load_along_rows(step, &[key, value])?;
         let precision = self.precision(a);
         for (name, rows, keys) in [
             ("product", "query", "key"),
@@ -74,53 +75,11 @@ impl Emitter<'_> {
             .zip([("by_key", "key"), ("by_value", "value")])
         {
             let Some(weight) = weight else { continue };
-            let weight = self.weight(weight, keep)?;
+            let weight = self.kept(weight, keep, "0.0")?;
             self.line(format!(
                 "{sum} = tl.dot(({weight}).to(tl.{dtype}), {operand}, {sum}{precision})"
             ));
         }
         Ok(())
-    }
-
-    /// Loads a step of both operands, keys along the first axis.
-    fn step_operands(&mut self, a: &Attention, step: Step) -> Result<()> {
-        let r = self.block.dims[Attention::KEYS];
-        let wide = if self.block.wide { ".to(tl.int64)" } else { "" };
-        self.line(format!(
-            "rt = (roffset + tl.arange(0, RBLOCK)[:, None]){wide}"
-        ));
-        let before = self.names.symbols.insert(r.sym, "rt".into());
-        let of_r = if step.whole {
-            None
-        } else {
-            Some(format!("(rt < {})", self.offset(r.extent)?))
-        };
-        for (name, operand, side, index, shape) in [
-            ("key", &a.key, &a.d, "d[None, :]", "[RBLOCK, DBLOCK]"),
-            ("value", &a.value, &a.n, "n[None, :]", "[RBLOCK, NBLOCK]"),
-        ] {
-            self.name(side.sym, index);
-            let masks = [of_r.clone(), self.below(side, index)?];
-            self.tile_load(name, operand, shape, &masks)?;
-        }
-        if let Some(name) = before {
-            self.names.symbols.insert(r.sym, name);
-        }
-        Ok(())
-    }
-
-    /// Returns the tile of a weight: 0 beyond the last key and where a key is not kept.
-    fn weight(&mut self, weight: ValId, keep: Option<ValId>) -> Result<String> {
-        let shape = 1 << Attention::ROWS | 1 << Attention::KEYS;
-        let have = self.block.shapes[weight.index()];
-        let text = self.spread(self.text(weight)?, have, shape);
-        let mut masks: Vec<String> = self.mask(1 << Attention::KEYS).into_iter().collect();
-        if let Some(k) = keep {
-            masks.push(self.text(k)?);
-        }
-        if masks.is_empty() {
-            return Ok(text);
-        }
-        Ok(format!("tl.where({}, {text}, 0.0)", masks.join(" & ")))
     }
 }
