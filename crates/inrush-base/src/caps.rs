@@ -76,10 +76,12 @@ pub struct Gpu {
     pub shared_bytes: u32,
     /// 32-bit registers of a multiprocessor.
     pub registers: u32,
-    /// float8 kinds that convert in hardware or through the compiler's emulation, by their dtype.
+    /// float8 kinds that Triton has a type for on the device. Kernels compute with the codes of the others.
     pub float8: &'static [crate::DType],
     /// Atomic addition of bfloat16 values.
     pub bf16_atomics: bool,
+    /// `tl.dot` takes float64 operands.
+    pub dot_f64: bool,
     /// The copy engine takes tensor maps that the host made.
     pub tensor_maps: bool,
     /// A kernel may start before the one before it has ended, and waits for it by an instruction (`griddepcontrol`).

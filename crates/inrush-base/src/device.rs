@@ -8,22 +8,34 @@ pub struct Device {
     pub name: &'static str,
     /// PyTorch's name of the device type.
     pub torch_name: &'static str,
+    /// The name of PyTorch's builds for such devices: that of their version in `torch.version`, and the end of the library's name.
+    pub torch_build: &'static str,
     /// The kernel compiler's name of the back end.
     pub backend: &'static str,
+    /// The vendor's name among the kernel compiler's back ends, and the packages that have it.
+    pub backend_package: (&'static str, &'static str),
     /// File extension of its binaries.
     pub binary: &'static str,
     /// Presets by name, the first being the default.
     pub presets: &'static [Preset],
+    /// Returns the declarations of its driver for printed C++; `None` for kinds that C++ is not printed for.
+    pub cpp: Option<fn() -> String>,
     /// Requirements of running on such devices; `None` for kinds that are compiled for only.
     pub runs: Option<Runs>,
 }
 
 /// Requirements of running on a kind of GPU.
 pub struct Runs {
-    /// PyTorch's number of the device type (`c10::DeviceType`, which is stable).
+    /// PyTorch's number of the device type (`c10::DeviceType`, which is stable). No other kind has it.
     pub torch_number: i32,
+    /// PyTorch's number of the device type that tensors of its builds for such devices have: kinds may share it, as they do
+    /// PyTorch's name.
+    pub tensor_number: i32,
     /// DLPack's numbers of memory that kernels of such devices access; the first is that of their own memory.
     pub dlpack: &'static [i32],
+    /// True if streams of other libraries, which DLPack passes, are streams of the driver. Elsewhere the host waits for work whose
+    /// results go from one library to another.
+    pub shares_streams: bool,
     /// Folders where the library for matrix products may be, besides those that the system knows; `None` where programs
     /// multiply by kernels alone.
     pub products: Option<&'static [&'static str]>,
@@ -40,6 +52,7 @@ pub struct Properties {
     pub minor: u32,
     pub multiprocessors: u32,
     pub resident_threads: u32,
+    /// Zero where it is not told; so is the next.
     pub registers: u32,
     pub shared_bytes: u32,
     pub l2_bytes: usize,

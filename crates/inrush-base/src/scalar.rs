@@ -1,6 +1,6 @@
 //! A number outside any tensor: an operator's scalar argument or a constant in a loop body.
 
-use crate::DType;
+use crate::{DType, Float8};
 use std::fmt;
 
 /// A Python number. Floats compare by bits so that `NaN == NaN` and `0.0 != -0.0`: constants are told apart by what they are.
@@ -70,7 +70,10 @@ impl Scalar {
             // As PyTorch's halves are made from a double: by way of a float, which rounds twice.
             DType::F16 => half::f16::from_f32(v as f32).to_f64(),
             DType::BF16 => half::bf16::from_f32(v as f32).to_f64(),
-            _ => v,
+            d => match Float8::of(d) {
+                Some(f) => f64::from(f.decode(f.encode(v as f32))),
+                None => v,
+            },
         })
     }
 

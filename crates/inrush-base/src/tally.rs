@@ -87,6 +87,7 @@ ways! {
     BlockScan "block: scans",
     BlockSort "block: sorts",
     BlockProduct "block: products",
+    BlockSkinny "block: products of few rows",
     BlockAttention "block: attention",
     BlockCausal "block: causal attention",
     BlockLookUp "block: indices that are read",

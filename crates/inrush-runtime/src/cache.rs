@@ -1,14 +1,18 @@
 //! The build cache: a directory of files named by the hash of what they were built from.
 //!
 //! Entries are written under a temporary name and renamed, checked by digest when read, and rebuilt when damaged. A lock
-//! file for each key makes two processes that want one entry build it once.
+//! file for each key makes two processes that want one entry build it once. The cache that the environment names looks for what it
+//! lacks in the second tier, see [`crate::remote`], and keeps itself below a bound, see [`crate::cache_limit`].
 
+use crate::cache_limit::{self, Limit};
 pub use crate::cache_place::CachePlace;
+use crate::remote::{Remote, Source};
 use inrush_base::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Prefix of the folders in which entries are built.
 const BUILD: &str = "build-";
@@ -20,6 +24,33 @@ const NOTE: &str = "note";
 #[derive(Clone, Debug)]
 pub struct Cache {
     dir: PathBuf,
+    /// Set where entries are looked for in the second tier and stored there, and the folder is bounded.
+    shared: Option<Shared>,
+}
+
+/// The second tier and the bound of a cache, read from the environment by the thread that opened it: others may change the
+/// environment while builds run.
+#[derive(Clone)]
+struct Shared {
+    remote: Option<Arc<Remote>>,
+    limit: Option<u64>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let tier = self.remote.as_ref().map(|r| r.settings().shown());
+        write!(f, "tier {tier:?}, at most {:?} bytes", self.limit)
+    }
+}
+
+/// Kind of the entries in the second tier.
+const OBJECTS: &str = "objects";
+
+/// Waits for what caches do in the background, no longer than `bound`: storing in the second tier, keeping the folder bounded.
+pub fn finish(bound: Duration) {
+    let start = Instant::now();
+    Remote::finish_last(bound);
+    cache_limit::finish(bound.saturating_sub(start.elapsed()));
 }
 
 /// The cache's contents in numbers, for `inrush cache` and `inrush doctor`.
@@ -35,12 +66,32 @@ impl Cache {
         CachePlace::find().dir
     }
 
+    /// Returns the cache that the environment names, with its second tier and its bound.
     pub fn open_default() -> Cache {
-        Cache::at(Self::default_dir())
+        let dir = Self::default_dir();
+        let shared = Shared {
+            remote: Remote::current(),
+            limit: Limit::of(&dir).bytes,
+        };
+        Cache {
+            dir,
+            shared: Some(shared),
+        }
     }
 
+    /// Returns a cache in a folder, without a second tier or bound.
     pub fn at(dir: PathBuf) -> Cache {
-        Cache { dir }
+        Cache { dir, shared: None }
+    }
+
+    /// Returns the second tier, where there is one.
+    pub(crate) fn remote(&self) -> Option<Arc<Remote>> {
+        self.shared.as_ref()?.remote.clone()
+    }
+
+    /// Returns the most bytes that the folder may hold, where it is bounded.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.shared.as_ref()?.limit
     }
 
     pub fn dir(&self) -> &Path {
@@ -69,6 +120,7 @@ impl Cache {
     ) -> Result<(PathBuf, bool)> {
         let path = self.entry(key, ext);
         if self.is_sound(&path) {
+            cache_limit::touch(&path);
             return Ok((path, true));
         }
         let parent = path
@@ -90,8 +142,20 @@ impl Cache {
             .prefix(BUILD)
             .tempdir_in(&self.dir)
             .map_err(|e| self.fail("create a folder in", &self.dir, e))?;
-        let built = build(work.path())?;
-        let digest = digest(&built).map_err(|e| self.fail("read", &built, e))?;
+        let remote = self.remote();
+        let found = match &remote {
+            Some(remote) => self.fetch(remote, key, ext, work.path())?,
+            None => None,
+        };
+        let there = found.is_some();
+        let (built, digest) = match found {
+            Some(found) => found,
+            None => {
+                let built = build(work.path())?;
+                let digest = digest(&built).map_err(|e| self.fail("read", &built, e))?;
+                (built, digest)
+            }
+        };
         let sum = work.path().join("sum");
         fs::write(&sum, digest.to_hex().as_bytes()).map_err(|e| self.fail("write", &sum, e))?;
         // The sum goes first: an entry without a matching sum is damaged, never trusted.
@@ -101,7 +165,47 @@ impl Cache {
         fs::rename(&sum, &sum_path).map_err(|e| self.fail("write", &sum_path, e))?;
         fs::rename(&built, &path).map_err(|e| self.fail("write", &path, e))?;
         let _ = fs::remove_file(&lock_path);
-        Ok((path, false))
+        if let Some(remote) = remote.filter(|_| !there) {
+            let named = |p: &Path, ext: &str| (format!("{key}.{ext}"), Source::File(p.into()));
+            remote.put(
+                OBJECTS,
+                key,
+                vec![named(&path, ext), named(&sum_path, "sum")],
+            );
+        }
+        if self.shared.is_some() {
+            cache_limit::stored(self, fs::metadata(&path).map_or(0, |m| m.len()));
+        }
+        Ok((path, there))
+    }
+
+    /// Writes an entry of the second tier into a folder. Returns its file and digest; None if there is none, or it is damaged.
+    fn fetch(
+        &self,
+        remote: &Remote,
+        key: &str,
+        ext: &str,
+        into: &Path,
+    ) -> Result<Option<(PathBuf, blake3::Hash)>> {
+        let Some(parts) = remote.get(OBJECTS, key) else {
+            return Ok(None);
+        };
+        let part = |ext: &str| {
+            let name = format!("{key}.{ext}");
+            parts.iter().find(|(n, _)| *n == name).map(|(_, b)| b)
+        };
+        let (Some(bytes), Some(sum)) = (part(ext), part("sum")) else {
+            remote.take_back(OBJECTS, key);
+            return Ok(None);
+        };
+        let digest = blake3::hash(bytes);
+        if digest.to_hex().as_bytes() != sum.as_slice() {
+            remote.take_back(OBJECTS, key);
+            return Ok(None);
+        }
+        let path = into.join("found");
+        fs::write(&path, bytes).map_err(|e| self.fail("write", &path, e))?;
+        Ok(Some((path, digest)))
     }
 
     /// Returns true if a fact was noted under `key`.

@@ -3,7 +3,9 @@
 //! ```text
 //! 04/9fab...so, .sum     objects        machine code of the C compiler
 //! triton/binaries/       triton         machine code of kernels for GPUs, with their sources
-//! graphs/BUILD/          graphs         graphs of torch.compile, with what Dynamo captured
+//! triton/records/        triton         kernels that packages of source had built, ready to be launched
+//! graphs/BUILD/          graphs         graphs of torch.compile
+//! graphs/BUILD/captures/ graphs         what Dynamo captured
 //! tuned/                 tuned          tiles that won
 //! kernels/               kernels        configurations of users' kernels that won
 //! reproductions/         reproductions  graphs that failed
@@ -19,6 +21,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+/// The folder of captured frames among the graphs of a build: its children are entries.
+const CAPTURES: &str = "captures";
 
 /// A kind of entries.
 pub struct CacheKind {
@@ -45,12 +50,21 @@ pub const KINDS: &[CacheKind] = &[
     CacheKind {
         name: "triton",
         what: "kernels for GPUs",
-        folders: |dir| vec![dir.join("triton/binaries"), dir.join("triton/sources")],
+        folders: |dir| {
+            ["binaries", "sources", "records"]
+                .map(|f| dir.join("triton").join(f))
+                .into()
+        },
     },
     CacheKind {
         name: "graphs",
         what: "graphs of torch.compile",
-        folders: |dir| subfolders(&dir.join("graphs")),
+        folders: |dir| {
+            let builds = subfolders(&dir.join("graphs"));
+            (builds.iter())
+                .flat_map(|b| [b.clone(), b.join(CAPTURES)])
+                .collect()
+        },
     },
     CacheKind {
         name: "tuned",
@@ -122,9 +136,7 @@ impl Cache {
     /// # Errors
     /// As for [`Cache::clear_kinds`].
     pub fn bound(&self, bytes: u64) -> Result<Vec<KindUsage>> {
-        let mut all = self.entries();
-        // Names break ties, so that equal caches are cut equally.
-        all.sort_by(|a, b| (a.used, &a.paths).cmp(&(b.used, &b.paths)));
+        let mut all = self.oldest_first();
         let mut kept: u64 = all.iter().map(|e| e.bytes).sum();
         let mut gone = 0;
         while kept > bytes && gone < all.len() {
@@ -134,6 +146,34 @@ impl Cache {
         all.truncate(gone);
         self.remove(&all)?;
         Ok(count(&all))
+    }
+
+    /// Removes the entries that were used least recently, none that was used after `since`, until those that stay have no more than
+    /// `bytes`. Returns what was removed, by kind. What cannot be removed stays.
+    pub(crate) fn bound_old(&self, bytes: u64, since: SystemTime) -> Vec<KindUsage> {
+        let all = self.oldest_first();
+        let mut kept: u64 = all.iter().map(|e| e.bytes).sum();
+        let mut gone = vec![KindUsage::default(); KINDS.len()];
+        for e in all {
+            if kept <= bytes || e.used > since {
+                break;
+            }
+            // A process may have taken the entry since it was listed.
+            if last_use(&e.paths) <= since && self.remove(std::slice::from_ref(&e)).is_ok() {
+                kept -= e.bytes;
+                gone[e.kind].entries += 1;
+                gone[e.kind].bytes += e.bytes;
+            }
+        }
+        gone
+    }
+
+    /// Returns all entries, those that were used least recently first.
+    fn oldest_first(&self) -> Vec<Entry> {
+        let mut all = self.entries();
+        // Names break ties, so that equal caches are cut equally.
+        all.sort_by(|a, b| (a.used, &a.paths).cmp(&(b.used, &b.paths)));
+        all
     }
 
     fn entries(&self) -> Vec<Entry> {
@@ -195,8 +235,8 @@ fn entries(folder: &Path, kind: usize, all: &mut Vec<Entry>) {
         };
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
         let name = name.unwrap_or_default();
-        if name.starts_with('.') {
-            // A file that another process is writing.
+        if name.starts_with('.') || (name == CAPTURES && meta.is_dir()) {
+            // A file that another process is writing, or a folder of entries.
             continue;
         }
         let stem = name.split('.').next().unwrap_or_default().to_string();
@@ -234,6 +274,13 @@ fn measure(path: &Path, meta: &fs::Metadata) -> (u64, SystemTime) {
         }
     }
     (bytes, last)
+}
+
+/// Returns when any of these files or folders was used last.
+fn last_use(paths: &[PathBuf]) -> SystemTime {
+    let of = |p: &PathBuf| fs::symlink_metadata(p).map(|meta| measure(p, &meta).1);
+    let all = paths.iter().filter_map(|p| of(p).ok());
+    all.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 /// Removes a file or folder; one that is gone already is fine. Links are removed, not followed.
@@ -274,6 +321,7 @@ mod tests {
         write(at, "triton/worker.py", 5, 100);
         write(at, "graphs/build/entry/part", 300, 20);
         write(at, "graphs/build/entry/other/part", 30, 40);
+        write(at, "graphs/build/captures/frame/one", 40, 45);
         write(at, "tuned/t.json", 7, 30);
         write(at, "tuned/.tmpAb12", 70, 1);
         write(at, "kernels/w.json", 8, 60);
@@ -290,7 +338,7 @@ mod tests {
     #[test]
     fn entries_of_every_kind_are_counted() {
         let (_dir, cache) = filled();
-        let all = [(1, 110), (1, 1020), (1, 330), (1, 7), (1, 8), (1, 400)];
+        let all = [(1, 110), (1, 1020), (2, 370), (1, 7), (1, 8), (1, 400)];
         assert_eq!(usage(&cache), all);
         assert_eq!(usage(&Cache::at("/nowhere/at/all".into())), [(0, 0); 6]);
     }
@@ -301,7 +349,7 @@ mod tests {
         let gone = cache.clear_kinds(&["triton", "graphs"]).expect("removed");
         assert_eq!(
             (gone[1].bytes, gone[2].bytes, gone[0].bytes),
-            (1020, 330, 0)
+            (1020, 370, 0)
         );
         assert_eq!(usage(&cache)[1..3], [(0, 0), (0, 0)]);
         assert_eq!(usage(&cache)[0], (1, 110));

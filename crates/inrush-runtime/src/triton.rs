@@ -3,6 +3,7 @@
 //! Triton is a tool that is started, as a C compiler is. One process imports it, and forks the workers. Its library can abort its
 //! process or hang, so workers are expendable: one that dies or takes too long is replaced and its kernel is tried once more.
 
+use crate::cache::Cache;
 use inrush_base::{Error, Result};
 use inrush_program::{BinaryInfo, GpuKernel, GpuTarget, MapLayout};
 use serde_json::{Value as Json, json};
@@ -15,6 +16,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+mod python;
+pub mod record;
+mod shared;
+
+pub use python::Python;
 
 /// A built kernel: its machine code, and what a launch must know of it.
 #[derive(Clone, PartialEq, Debug)]
@@ -75,6 +82,9 @@ pub struct Setup {
     pub patience: Duration,
     /// Keep the PTX of kernels for NVIDIA GPUs as well.
     pub ptx: bool,
+    /// The folder is in the cache that the environment names: builds are looked for in its second tier and stored there, and the
+    /// cache is bounded.
+    pub shared: bool,
 }
 
 /// A worker: a fork of the server.
@@ -132,6 +142,8 @@ struct State {
 /// The pool. The server starts with the first build, or with [`Pool::warm`].
 pub struct Pool {
     setup: Setup,
+    /// Set where the folder is in the cache that the environment names.
+    cache: Option<Cache>,
     state: Mutex<State>,
     free: Condvar,
     server: Mutex<Option<Server>>,
@@ -141,14 +153,19 @@ pub struct Pool {
 enum Failure {
     /// Triton refused the kernel.
     Refused(String),
+    /// This Triton cannot build for the target.
+    Missing(String),
     /// The process died or hung.
     Lost(String),
 }
 
 impl Pool {
     pub fn new(setup: Setup) -> Pool {
+        // Threads of builds do not read the environment.
+        let cache = setup.shared.then(Cache::open_default);
         Pool {
             setup,
+            cache,
             state: Mutex::default(),
             free: Condvar::new(),
             server: Mutex::default(),
@@ -161,6 +178,11 @@ impl Pool {
 
     fn server(&self) -> MutexGuard<'_, Option<Server>> {
         self.server.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Returns the number of kernels that are built at once.
+    pub fn workers(&self) -> usize {
+        self.setup.workers.max(1)
     }
 
     /// Starts the server before the first build.
@@ -179,7 +201,8 @@ impl Pool {
         target: &GpuTarget,
     ) -> (Vec<Result<Binary>>, bool) {
         let keys: Vec<String> = sources.iter().map(|s| self.key(s, target)).collect();
-        let found: Vec<Option<Binary>> = keys.iter().map(|k| self.find(k)).collect();
+        let mut found: Vec<Option<Binary>> = keys.iter().map(|k| self.find(k)).collect();
+        self.fetch_missing(&keys, &mut found);
         if found.iter().all(Option::is_some) {
             return (found.into_iter().flatten().map(Ok).collect(), true);
         }
@@ -199,7 +222,7 @@ impl Pool {
                     loop {
                         let k = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         let Some(source) = sources.get(k) else { break };
-                        let built = self.build(source, target);
+                        let built = self.build_here(source, target);
                         results.lock().unwrap_or_else(|e| e.into_inner())[k] = Some(built);
                     }
                 });
@@ -226,6 +249,12 @@ impl Pool {
     /// # Errors
     /// Triton's message with the source, or what happened to the workers.
     pub fn build(&self, source: &GpuKernel, target: &GpuTarget) -> Result<Binary> {
+        let fetched = self.fetch(&self.key(source, target));
+        fetched.map_or_else(|| self.build_here(source, target), Ok)
+    }
+
+    /// Builds a kernel that the second tier does not have.
+    fn build_here(&self, source: &GpuKernel, target: &GpuTarget) -> Result<Binary> {
         let key = self.key(source, target);
         if let Some(found) = self.find(&key) {
             return Ok(found);
@@ -246,6 +275,10 @@ impl Pool {
                         source.function,
                         numbered(&source.text)
                     )));
+                }
+                Err(Failure::Missing(message)) => {
+                    self.give(Some(worker));
+                    return Err(Error::machine(message));
                 }
                 Err(Failure::Lost(why)) => {
                     lost = self
@@ -297,6 +330,9 @@ impl Pool {
             && (!self.setup.ptx || notes["ptx"].as_bool() == Some(false)
                 || same(notes["ptx"].as_str()?, &notes["ptx_digest"]));
         found.ptx = found.ptx.filter(|_| self.setup.ptx);
+        if whole {
+            self.touch(key, &found);
+        }
         whole.then_some(found)
     }
 
@@ -315,6 +351,7 @@ impl Pool {
         let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(io)?;
         file.write_all(notes.to_string().as_bytes()).map_err(io)?;
         file.persist(self.notes(key)).map_err(|e| io(e.error))?;
+        self.share(key, &notes, &made);
         Ok(made)
     }
 
@@ -324,6 +361,10 @@ impl Pool {
         std::fs::create_dir_all(&folder).map_err(io)?;
         let name = blake3::hash(source.text.as_bytes()).to_hex();
         let path = folder.join(format!("{}.py", &name.as_str()[..32]));
+        if self.cache.is_some() {
+            // The bound leaves what was used lately.
+            crate::cache_limit::touch(&path);
+        }
         if std::fs::read(&path).ok().as_deref() != Some(source.text.as_bytes()) {
             let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(io)?;
             file.write_all(source.text.as_bytes()).map_err(io)?;
@@ -424,7 +465,7 @@ impl Pool {
         match answer(&mut stream) {
             Ok(a) if a["ready"].is_string() => Ok(Server { child, stream }),
             Ok(a) => Err(Error::machine(format!("a Triton worker says {a}"))),
-            Err(Failure::Lost(why) | Failure::Refused(why)) => {
+            Err(Failure::Lost(why) | Failure::Refused(why) | Failure::Missing(why)) => {
                 _ = child.kill();
                 _ = child.wait();
                 Err(Error::machine(format!(
@@ -465,7 +506,7 @@ impl Pool {
 
     fn fork(&self, server: &mut Server) -> Result<Worker> {
         let lost = |f| match f {
-            Failure::Lost(why) | Failure::Refused(why) => {
+            Failure::Lost(why) | Failure::Refused(why) | Failure::Missing(why) => {
                 Error::machine(format!("the server of Triton workers {why}"))
             }
         };
@@ -496,6 +537,7 @@ impl Pool {
     fn ask(&self, worker: &mut Worker, request: &Json) -> Result<Json, Failure> {
         let a = tell(&mut worker.stream, request)?;
         match a["error"].as_str() {
+            Some(e) if a["missing"] == true => Err(Failure::Missing(e.into())),
             Some(e) => Err(Failure::Refused(e.into())),
             None => Ok(a),
         }

@@ -43,6 +43,7 @@ fn setup(python: &Path, script: PathBuf, folder: &Path, patience: Duration) -> S
         workers: 1,
         patience,
         ptx: false,
+        shared: false,
     }
 }
 
