@@ -3,6 +3,7 @@
 use crate::programmatic;
 use inrush_base::{Error, Properties, Result};
 use inrush_driver::calls::{Calls, Dialect, Parameters, Status, Symbols, function};
+use inrush_driver::cpp;
 use inrush_driver::{
     Api as _, Context, DevicePtr, Driver, Handle, MAX_RANK, Stream, Tensor, TensorMap,
 };
@@ -55,6 +56,21 @@ type Encode = unsafe extern "C" fn(
 pub fn driver() -> Result<Driver> {
     static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
     DRIVER.get_or_init(Calls::<Cuda>::start).clone()
+}
+
+/// Returns the declarations of this driver for printed C++.
+pub(crate) fn cpp() -> String {
+    let own = [
+        ("device_get", "cuDeviceGet", "int *, int"),
+        (
+            "context_retain",
+            "cuDevicePrimaryCtxRetain",
+            "Handle *, int",
+        ),
+        ("context_set", "cuCtxSetCurrent", "Handle"),
+        ("function_set", "cuFuncSetAttribute", "Handle, int, int"),
+    ];
+    cpp::declarations::<Cuda>(&own, include_str!("driver.cpp"))
 }
 
 /// The functions that this driver alone has.

@@ -18,13 +18,18 @@ const KIND: &str = "cuda";
 pub static DEVICE: Device = Device {
     name: KIND,
     torch_name: "cuda",
+    torch_build: "cuda",
     backend: "cuda",
+    backend_package: ("nvidia", "`triton`"),
     binary: "cubin",
     presets: presets::ALL,
+    cpp: Some(driver::cpp),
     runs: Some(Runs {
         torch_number: 1,
+        tensor_number: 1,
         // `kDLCUDA`, and memory that the host accesses too.
         dlpack: &[2, 13],
+        shares_streams: true,
         products: Some(&[
             // Where NVIDIA's installers put the libraries that go with a driver.
             "/usr/local/cuda/lib64",

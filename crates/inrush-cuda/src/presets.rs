@@ -36,6 +36,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
         registers: 65536,
         float8,
         bf16_atomics: true,
+        dot_f64: true,
         tensor_maps: true,
         programmatic_launch: true,
         max_grid_yz: 65535,

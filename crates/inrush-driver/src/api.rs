@@ -21,6 +21,9 @@ pub struct Context(pub usize);
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Stream(pub usize);
 
+/// Looks up a function of the library whose objects a host process has for streams.
+pub type Symbols<'a> = &'a dyn Fn(&CStr) -> Option<*const c_void>;
+
 /// Code of a kernel.
 #[derive(Copy, Clone, Debug)]
 pub enum Code<'a> {
@@ -77,6 +80,24 @@ pub trait Api: Send + Sync {
     /// Makes a context current on the calling thread, or none.
     fn set_current(&self, context: Option<Context>) -> Result<()>;
 
+    /// Takes work for a stream of the host process that is an object of another library. Drivers whose streams such processes use
+    /// themselves need not. A host calls it before each call, since the object may stand for another stream of the driver by then.
+    ///
+    /// # Errors
+    /// An unsupported error, with the reason, where work would be in no order with the process's own.
+    ///
+    /// # Safety
+    /// The stream is one of the process's for its device of this number, and stays until the work that is issued on it is done.
+    unsafe fn adopt(&self, _device: i32, _stream: Stream, _symbols: Symbols<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if work was issued on an adopted stream since this was asked last. The stream's library does not know of that
+    /// work until the host issues work of its own after it.
+    fn take_issued(&self, _stream: Stream) -> bool {
+        false
+    }
+
     /// Returns the properties of the current device.
     fn properties(&self) -> Result<Properties>;
 
@@ -101,6 +122,29 @@ pub trait Api: Send + Sync {
     /// Returns true if launches may begin before the kernel before them has ended.
     fn can_overlap(&self) -> bool {
         false
+    }
+
+    /// Returns the threads of a warp that a kernel was built for; `None` where it is the same for all kernels of a device.
+    ///
+    /// # Safety
+    /// The function is one of a loaded module.
+    unsafe fn lanes(&self, _function: Handle) -> Result<Option<u32>> {
+        Ok(None)
+    }
+
+    /// Returns true if kernels can access memory of the device at an address, whoever allocated it.
+    fn can_access(&self, _at: DevicePtr) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Returns true if work on a stream can be captured.
+    fn can_capture(&self) -> bool {
+        true
+    }
+
+    /// Returns true if events measure the time of work.
+    fn can_time(&self) -> bool {
+        true
     }
 
     /// Returns true if launches must say where each argument is.

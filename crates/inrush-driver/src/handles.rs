@@ -118,6 +118,24 @@ impl Driver {
         self.0.takes_each()
     }
 
+    /// Returns true if kernels can access memory of a device at an address, whoever allocated it.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn can_access(&self, at: DevicePtr) -> Result<bool> {
+        self.0.can_access(at)
+    }
+
+    /// Returns true if work on a stream can be captured, and issued again as one.
+    pub fn can_capture(&self) -> bool {
+        self.0.can_capture()
+    }
+
+    /// Returns true if events measure the time of work.
+    pub fn can_time(&self) -> bool {
+        self.0.can_time()
+    }
+
     /// Makes an event that takes time stamps.
     ///
     /// # Errors
@@ -253,6 +271,19 @@ impl Kernel {
         let mut kernel = self;
         kernel.places = places.into();
         kernel
+    }
+
+    /// Gives programs `warps` warps of as many threads as the kernel was built for, where that differs from kernel to kernel.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn with_warps(self, warps: u32) -> Result<Kernel> {
+        let mut kernel = self;
+        // SAFETY: the kernel is loaded.
+        if let Some(lanes) = unsafe { kernel.driver.0.lanes(kernel.loaded.function) }? {
+            kernel.threads = warps.saturating_mul(lanes);
+        }
+        Ok(kernel)
     }
 
     /// Lets launches begin before the kernel before them has ended, if the driver can.

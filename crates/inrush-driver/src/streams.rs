@@ -1,7 +1,7 @@
 //! Streams, their order among each other, and the context of the calling thread.
 
 use crate::recording::while_nothing_is_recorded;
-use crate::{Context, DevicePtr, Driver, Handle, Stream};
+use crate::{Context, DevicePtr, Driver, Handle, Stream, Symbols};
 use inrush_base::Result;
 
 /// A context that is current on the calling thread until this is dropped. The one before is current again then.
@@ -50,6 +50,23 @@ impl Driver {
             changed,
             _thread: std::marker::PhantomData,
         })
+    }
+
+    /// Takes work for a stream of the host process that is an object of another library: see [`crate::Api::adopt`].
+    ///
+    /// # Errors
+    /// An unsupported error where work would be in no order with the process's own.
+    ///
+    /// # Safety
+    /// The stream is one of the process's for its device of this number, and stays until the work that is issued on it is done.
+    pub unsafe fn adopt(&self, device: i32, stream: Stream, symbols: Symbols<'_>) -> Result<()> {
+        // SAFETY: by the caller's contract.
+        unsafe { self.api().adopt(device, stream, symbols) }
+    }
+
+    /// Returns true if work was issued on an adopted stream since this was asked last: see [`crate::Api::take_issued`].
+    pub fn take_issued(&self, stream: Stream) -> bool {
+        self.api().take_issued(stream)
     }
 
     /// Makes a stream that does not wait for others, in the current context.

@@ -151,14 +151,17 @@ impl Dialect for Toy {
 /// Compiles the library, with the toy's names for CUDA's.
 fn library(folder: &Path, code: Option<&str>) -> PathBuf {
     let (source, library) = (folder.join("toy.c"), folder.join("libtoy.so.1"));
-    let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver/fake.c");
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver");
+    let fake = tests.join("fake.c");
     let text = code.map_or_else(
         || renamed(&std::fs::read_to_string(fake).unwrap()),
         String::from,
     );
     std::fs::write(&source, text).unwrap();
     let done = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-I"])
+        .arg(tests)
+        .arg("-o")
         .args([&library, &source])
         .status();
     assert!(done.unwrap().success());

@@ -5,6 +5,7 @@
 
 use inrush_base::{Error, Properties, Result};
 use inrush_driver::calls::{Calls, Dialect, Parameters, Status, Symbols, function};
+use inrush_driver::cpp;
 use inrush_driver::{Context, DevicePtr, Driver, Handle, Tensor, TensorMap};
 use libloading::Library;
 use std::ffi::{c_int, c_uint, c_void};
@@ -31,6 +32,12 @@ const ARCH: std::ops::Range<usize> = 1160..1416;
 pub fn driver() -> Result<Driver> {
     static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
     DRIVER.get_or_init(Calls::<Hip>::start).clone()
+}
+
+/// Returns the declarations of this driver for printed C++.
+pub(crate) fn cpp() -> String {
+    let own = [("set_device", "hipSetDevice", "int")];
+    cpp::declarations::<Hip>(&own, include_str!("driver.cpp"))
 }
 
 /// The functions that this driver alone has.

@@ -15,7 +15,9 @@ const KIND: &str = "rocm";
 pub static DEVICE: Device = Device {
     name: KIND,
     torch_name: "cuda",
+    torch_build: "hip",
     backend: "hip",
+    backend_package: ("amd", "`triton`, or `triton-rocm` with PyTorch for ROCm"),
     binary: "hsaco",
     presets: &[
         Preset {
@@ -31,18 +33,21 @@ pub static DEVICE: Device = Device {
             caps: mi355x,
         },
     ],
+    cpp: Some(driver::cpp),
     runs: Some(Runs {
         // The number that PyTorch reserves for HIP. Its own tensors have that of `cuda`.
         torch_number: 6,
+        tensor_number: 1,
         // `kDLROCM`.
         dlpack: &[10],
+        shares_streams: true,
         products: None,
         caps,
     }),
 };
 
-/// Triton converts these in software where the machine does not. The kinds of CDNA3 alone, which have neither infinities nor a
-/// negative zero, are left to PyTorch.
+/// Triton converts these in software where the machine does not. It has types for the kinds without a negative zero on some
+/// architectures alone.
 const FLOAT8: &[DType] = &[DType::F8E4M3FN, DType::F8E5M2];
 
 fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
@@ -56,6 +61,8 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
         registers: 131072,
         float8: FLOAT8,
         bf16_atomics: true,
+        // Triton 3.6 assigns the matrix instructions of gfx942, for which it has no lowering in float64.
+        dot_f64: arch != "gfx942",
         tensor_maps: false,
         programmatic_launch: false,
         max_grid_yz: 65535,
@@ -71,8 +78,13 @@ pub fn caps(p: &Properties) -> Option<Caps> {
     let gpu = caps.gpu.as_mut()?;
     gpu.multiprocessors = p.multiprocessors;
     gpu.resident_threads = p.resident_threads;
-    gpu.registers = p.registers;
-    gpu.shared_bytes = p.shared_bytes;
+    // PyTorch does not tell these of AMD's.
+    if p.registers > 0 {
+        gpu.registers = p.registers;
+    }
+    if p.shared_bytes > 0 {
+        gpu.shared_bytes = p.shared_bytes;
+    }
     Some(caps)
 }
 
@@ -120,6 +132,18 @@ mod tests {
         };
         let part = of("gfx942").and_then(|c| c.gpu).expect("a part of a card");
         assert_eq!((part.multiprocessors, part.warp), (38, 64));
+        let untold = caps(&Properties {
+            arch: "gfx950".into(),
+            major: 9,
+            minor: 5,
+            multiprocessors: 256,
+            resident_threads: 2048,
+            registers: 0,
+            shared_bytes: 0,
+            l2_bytes: 4 << 20,
+        });
+        let gpu = untold.and_then(|c| c.gpu).expect("a whole card");
+        assert_eq!((gpu.registers, gpu.shared_bytes), (131072, 160 << 10));
         assert!(of("gfx1100").is_none() && of("").is_none());
     }
 }

@@ -1,21 +1,29 @@
 //! Level Zero, found at run time.
 //!
-//! Streams are immediate command lists that run in order; stream 0 is one of each device. A context is the number of a device.
-//! Events stand for one point in the work only, so that each record makes a new one. Memory is freed by hand, and waits for the
-//! device first. There are no graphs that take other arguments later: launches in a row are issued one by one.
+//! Streams are immediate command lists that run in order, and are made here, or those of queues of SYCL that were adopted (`queues`).
+//! Stream 0 is one of each device. A context is the number of a device; all devices share one context of the driver, that of the
+//! adopted queues or else one of its own.
+//! Events stand for one point in the work only, so that each record makes a new one; they are destroyed once nothing waits for
+//! them any more. Memory is freed by hand, and waits for the device first. There are no graphs that take other arguments later: launches in a row are issued one by one.
 
+mod adapters;
 mod names;
+mod queues;
 
-use self::names::{Functions, Status};
+use self::names::{Functions, ListFlags, Lists, Status};
+use self::queues::{Adopted, Sycl};
 use inrush_base::{Error, ErrorKind, Properties, Result};
-use inrush_driver::{Api, Code, Context, DevicePtr, Driver, Handle, Launch, Loaded, Stream};
+use inrush_driver::{
+    Api, Code, Context, DevicePtr, Driver, Handle, Launch, Loaded, Stream, Symbols,
+};
 use libloading::Library;
 use names::{
     CommandQueueDesc, ContextDesc, DeviceCacheProperties, DeviceComputeProperties,
     DeviceProperties, EventDesc, EventPoolDesc, KernelDesc, KernelProperties, MemoryDesc,
-    ModuleDesc,
+    MemoryProperties, ModuleDesc,
 };
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -72,31 +80,55 @@ pub fn open(path: &OsStr) -> Result<Driver> {
     Ok(Driver::new(Arc::new(Zero::new(library)?)))
 }
 
-/// The driver: one context over all GPUs, which lives as long as the process.
+/// The driver, which lives as long as the process.
 struct Zero {
     functions: Functions,
     driver: Handle,
-    context: Handle,
     devices: Vec<Handle>,
     state: Mutex<State>,
+    /// Locked after the state where both are.
+    shared: Mutex<Shared>,
+    /// Functions that only adopted queues need, looked up at the first one.
+    lists: OnceLock<Result<Lists>>,
+    list_flags: OnceLock<Option<ListFlags>>,
+    sycl: OnceLock<Sycl>,
     /// Held while work is appended: a list takes it from one thread at a time, and arguments are state of the kernel until then.
     appends: Mutex<()>,
-    _library: Library,
+    library: Library,
+}
+
+/// Objects that modules, memory and lists have in common.
+#[derive(Default)]
+struct Shared {
+    /// One context over all GPUs: that of the first adopted queue, or one that the driver makes when it needs one.
+    context: Option<Handle>,
+    /// By number in the host process: the devices of adopted queues. Such a process may count devices in an order of its own.
+    devices: BTreeMap<usize, Handle>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Command lists of all streams, with the number of their device.
-    streams: Vec<(usize, usize)>,
+    /// Command lists of all streams that were made here.
+    streams: Vec<usize>,
+    /// Queues of the host process.
+    adopted: Vec<Adopted>,
     /// By device: the list of stream 0.
-    first: Vec<Option<usize>>,
-    /// Events, with their pools, that work may still use.
-    retired: Vec<(Handle, Handle)>,
+    first: BTreeMap<usize, usize>,
+    /// Events that work may still use.
+    retired: Vec<Signal>,
 }
 
-/// An event of the executor: the last point that it was recorded at.
+/// An event of the driver, which one list signals once, with its pool.
+#[derive(Copy, Clone)]
+struct Signal {
+    event: Handle,
+    pool: Handle,
+}
+
+/// An event of the executor: the last point that it was recorded at. The lock is held while a wait for it is appended, so that
+/// another thread that records it again does not destroy it meanwhile.
 #[derive(Default)]
-struct Point(Mutex<Option<(Handle, Handle)>>);
+struct Point(Mutex<Option<Signal>>);
 
 // SAFETY: the driver's functions may be called from any thread; handles that must not be used by two at once are behind locks.
 unsafe impl Send for Zero {}
@@ -154,24 +186,43 @@ impl Zero {
         let devices = list("zeDeviceGet", |n, all| unsafe {
             (f.device_get)(driver, n, all)
         })?;
-        let desc = ContextDesc::default();
-        // SAFETY: the description is the header's.
-        let context = make("zeContextCreate", |c| unsafe {
-            (f.context_create)(driver, &desc, c)
-        })?;
-        let state = State {
-            first: vec![None; devices.len()],
-            ..State::default()
-        };
         Ok(Zero {
             functions,
             driver,
-            context,
             devices,
-            state: Mutex::new(state),
+            state: Mutex::default(),
+            shared: Mutex::default(),
+            lists: OnceLock::new(),
+            list_flags: OnceLock::new(),
+            sycl: OnceLock::new(),
             appends: Mutex::new(()),
-            _library: library,
+            library,
         })
+    }
+
+    /// Returns the context of modules, memory and lists, which is made if no adopted queue has brought one.
+    fn context_of_all(&self) -> Result<Handle> {
+        let mut shared = lock(&self.shared);
+        if let Some(context) = shared.context {
+            return Ok(context);
+        }
+        let desc = ContextDesc::default();
+        // SAFETY: the description is the header's.
+        let made = make("zeContextCreate", |c| unsafe {
+            (self.functions.context_create)(self.driver, &desc, c)
+        })?;
+        shared.context = Some(made);
+        Ok(made)
+    }
+
+    /// Returns the handle of a device by its number.
+    fn numbered(&self, at: usize) -> Option<Handle> {
+        let shared = lock(&self.shared);
+        if shared.devices.is_empty() {
+            self.devices.get(at).copied()
+        } else {
+            shared.devices.get(&at).copied()
+        }
     }
 
     /// Returns the number and the handle of the current device.
@@ -179,14 +230,15 @@ impl Zero {
         let at = CURRENT
             .get()
             .ok_or_else(|| Error::machine("no device of Level Zero is current on this thread"))?;
-        let device = self.devices.get(at).copied();
+        let device = self.numbered(at);
         let device = device.ok_or_else(|| Error::internal("a device that does not exist"))?;
         Ok((at, device))
     }
 
     /// Makes an immediate command list on the current device.
     fn command_list(&self, state: &mut State) -> Result<usize> {
-        let (at, device) = self.device()?;
+        let (_, device) = self.device()?;
+        let context = self.context_of_all()?;
         let desc = CommandQueueDesc {
             flags: IN_ORDER,
             mode: ASYNCHRONOUS,
@@ -194,28 +246,68 @@ impl Zero {
         };
         // SAFETY: the description is the header's.
         let made = make("zeCommandListCreateImmediate", |l| unsafe {
-            (self.functions.list_create)(self.context, device, &desc, l)
+            (self.functions.list_create)(context, device, &desc, l)
         })?;
-        state.streams.push((at, made as usize));
+        state.streams.push(made as usize);
         Ok(made as usize)
     }
 
-    /// Returns the command list of a stream.
-    fn list_of(&self, stream: Stream) -> Result<Handle> {
+    /// Returns the command list of a stream, and true if work needs barriers around it there.
+    fn list_of(&self, stream: Stream) -> Result<(Handle, bool)> {
+        let mut state = lock(&self.state);
         if stream.0 != 0 {
-            return Ok(stream.0 as Handle);
+            if state.streams.contains(&stream.0) {
+                return Ok((stream.0 as Handle, false));
+            }
+            if let Some(a) = state.adopted.iter().find(|a| a.queue == stream.0) {
+                return Ok((a.list as Handle, a.needs_barriers));
+            }
+            return none(
+                "work is issued on command lists of this driver only, a stream of the caller's is none",
+            );
         }
         let (at, _) = self.device()?;
-        let mut state = lock(&self.state);
-        let list = match state.first[at] {
-            Some(list) => list,
+        let list = match state.first.get(&at) {
+            Some(list) => *list,
             None => {
                 let list = self.command_list(&mut state)?;
-                state.first[at] = Some(list);
+                state.first.insert(at, list);
                 list
             }
         };
-        Ok(list as Handle)
+        Ok((list as Handle, false))
+    }
+
+    /// Appends work to the list of a stream, one thread at a time.
+    fn append(
+        &self,
+        stream: Stream,
+        work: impl FnOnce(&Functions, Handle) -> Result<()>,
+    ) -> Result<()> {
+        let (list, needs_barriers) = self.list_of(stream)?;
+        let _held = lock(&self.appends);
+        self.note_work(stream);
+        let barrier = || {
+            if needs_barriers {
+                // SAFETY: the list is that of the stream, and the lock is held.
+                unsafe { self.lists()?.barrier(list) }
+            } else {
+                Ok(())
+            }
+        };
+        let done = barrier()
+            .and_then(|()| work(&self.functions, list))
+            .and_then(|()| barrier());
+        // Another thread may have waited for all work in between, or told the host: neither knew of this work.
+        self.note_work(stream);
+        done
+    }
+
+    /// Has waits and the host know of work on an adopted queue.
+    fn note_work(&self, stream: Stream) {
+        if let Some(a) = (lock(&self.state).adopted.iter_mut()).find(|a| a.queue == stream.0) {
+            (a.is_issued, a.is_pending) = (true, true);
+        }
     }
 
     /// Copies bytes in the order of a stream's work.
@@ -226,11 +318,11 @@ impl Zero {
         bytes: usize,
         stream: Stream,
     ) -> Result<()> {
-        let list = self.list_of(stream)?;
-        let _held = lock(&self.appends);
-        // SAFETY: the callers vouch for both addresses.
-        check("zeCommandListAppendMemoryCopy", unsafe {
-            (self.functions.append_copy)(list, to, from, bytes, null_mut(), 0, null_mut())
+        self.append(stream, |f, list| {
+            // SAFETY: the callers vouch for both addresses.
+            check("zeCommandListAppendMemoryCopy", unsafe {
+                (f.append_copy)(list, to, from, bytes, null_mut(), 0, null_mut())
+            })
         })
     }
 
@@ -243,9 +335,10 @@ impl Zero {
             ..ModuleDesc::default()
         };
         let mut log: Handle = null_mut();
+        let context = self.context_of_all()?;
         // SAFETY: the description names code that outlives the call.
         let made = make("zeModuleCreate", |m| unsafe {
-            (self.functions.module_create)(self.context, device, &desc, m, &mut log)
+            (self.functions.module_create)(context, device, &desc, m, &mut log)
         });
         let text = self.log(log);
         made.map_err(|e| {
@@ -285,34 +378,92 @@ impl Zero {
         Ok(p)
     }
 
+    /// Makes an event, with a pool of its own.
+    fn signal(&self) -> Result<Signal> {
+        let (_, mut device) = self.device()?;
+        let f = &self.functions;
+        let context = self.context_of_all()?;
+        let (pool, desc) = (
+            EventPoolDesc {
+                flags: HOST_VISIBLE,
+                count: 1,
+                ..EventPoolDesc::default()
+            },
+            EventDesc {
+                signal: SCOPE_DEVICE,
+                wait: SCOPE_DEVICE,
+                ..EventDesc::default()
+            },
+        );
+        // SAFETY: the descriptions are the header's.
+        let pool = make("zeEventPoolCreate", |p| unsafe {
+            (f.pool_create)(context, &pool, 1, &mut device, p)
+        })?;
+        // SAFETY: likewise.
+        let made = make("zeEventCreate", |e| unsafe {
+            (f.event_create)(pool, &desc, e)
+        });
+        match made {
+            Ok(event) => Ok(Signal { event, pool }),
+            Err(e) => {
+                // SAFETY: nothing uses the pool.
+                _ = unsafe { (f.pool_destroy)(pool) };
+                Err(e)
+            }
+        }
+    }
+
+    /// Has a stream signal a new event after all that was appended to its list.
+    fn signal_after(&self, stream: Stream) -> Result<Signal> {
+        let made = self.signal()?;
+        let done = self.append(stream, |f, list| {
+            // SAFETY: the event exists.
+            check("zeCommandListAppendSignalEvent", unsafe {
+                (f.append_signal)(list, made.event)
+            })
+        });
+        match done {
+            Ok(()) => Ok(made),
+            Err(e) => {
+                self.destroy(made);
+                Err(e)
+            }
+        }
+    }
+
+    /// Destroys an event that nothing uses.
+    fn destroy(&self, signal: Signal) {
+        // SAFETY: the callers vouch that nothing uses it; both handles are this event's alone.
+        unsafe {
+            _ = (self.functions.event_destroy)(signal.event);
+            _ = (self.functions.pool_destroy)(signal.pool);
+        }
+    }
+
     /// Has an event be destroyed when no work uses it any more.
-    fn retire(&self, event: (Handle, Handle)) {
+    fn retire(&self, event: Signal) {
         let mut state = lock(&self.state);
         state.retired.push(event);
         if state.retired.len() > MAX_RETIRED {
             // Without success they stay.
-            _ = self.wait_all(&mut state, None);
+            _ = self.wait_all(&mut state);
         }
     }
 
-    /// Waits for the streams of a device, or of all; in that case destroys what was waiting for it.
-    fn wait_all(&self, state: &mut State, device: Option<usize>) -> Result<()> {
-        for (at, list) in &state.streams {
-            if device.is_none_or(|d| d == *at) {
-                // SAFETY: the list exists while it is among the streams.
-                check("zeCommandListHostSynchronize", unsafe {
-                    (self.functions.list_synchronize)(*list as Handle, FOREVER)
-                })?;
-            }
+    /// Waits for all streams, and destroys the events that no work uses any more.
+    fn wait_all(&self, state: &mut State) -> Result<()> {
+        let pending = state.adopted.iter().filter(|a| a.is_pending);
+        for list in state.streams.iter().copied().chain(pending.map(|a| a.list)) {
+            // SAFETY: the list exists while it is among the streams; an adopted one does while work of this driver is pending.
+            check("zeCommandListHostSynchronize", unsafe {
+                (self.functions.list_synchronize)(list as Handle, FOREVER)
+            })?;
         }
-        if device.is_none() {
-            for (event, pool) in state.retired.drain(..) {
-                // SAFETY: nothing uses them any more.
-                unsafe {
-                    _ = (self.functions.event_destroy)(event);
-                    _ = (self.functions.pool_destroy)(pool);
-                }
-            }
+        for a in &mut state.adopted {
+            a.is_pending = false;
+        }
+        for event in state.retired.drain(..) {
+            self.destroy(event);
         }
         Ok(())
     }
@@ -339,7 +490,7 @@ impl Api for Zero {
 
     fn context(&self, device: i32) -> Result<Context> {
         match usize::try_from(device) {
-            Ok(at) if at < self.devices.len() => Ok(Context(at)),
+            Ok(at) if self.numbered(at).is_some() => Ok(Context(at)),
             _ => Err(Error::machine(format!(
                 "Level Zero has {} devices, which are counted from 0",
                 self.devices.len()
@@ -354,6 +505,17 @@ impl Api for Zero {
     fn set_current(&self, context: Option<Context>) -> Result<()> {
         CURRENT.set(context.map(|c| c.0));
         Ok(())
+    }
+
+    unsafe fn adopt(&self, device: i32, stream: Stream, symbols: Symbols<'_>) -> Result<()> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.adopt_queue(device, stream, symbols) }
+    }
+
+    fn take_issued(&self, stream: Stream) -> bool {
+        let mut state = lock(&self.state);
+        let found = state.adopted.iter_mut().find(|a| a.queue == stream.0);
+        found.is_some_and(|a| std::mem::take(&mut a.is_issued))
     }
 
     fn properties(&self) -> Result<Properties> {
@@ -394,7 +556,7 @@ impl Api for Zero {
     }
 
     fn synchronize_all(&self) -> Result<()> {
-        self.wait_all(&mut lock(&self.state), None)
+        self.wait_all(&mut lock(&self.state))
     }
 
     fn load(&self, code: Code<'_>, symbol: &CStr, _shared: u32) -> Result<Loaded> {
@@ -442,8 +604,32 @@ impl Api for Zero {
         true
     }
 
+    unsafe fn lanes(&self, function: Handle) -> Result<Option<u32>> {
+        let lanes = self.kernel_properties(function)?.lanes;
+        // Zero stands for a kernel that runs in sub-groups of any size.
+        Ok((lanes > 0).then_some(lanes))
+    }
+
+    /// Memory of another context, such as that of queues that were not adopted, is not known in this one.
+    fn can_access(&self, at: DevicePtr) -> Result<bool> {
+        let context = self.context_of_all()?;
+        let mut p = MemoryProperties::default();
+        // SAFETY: the structure is the header's; the address is looked up and not read.
+        check("zeMemGetAllocProperties", unsafe {
+            (self.functions.memory_properties)(context, at as *const c_void, &mut p, null_mut())
+        })?;
+        Ok(p.memory_type != 0)
+    }
+
+    fn can_capture(&self) -> bool {
+        false
+    }
+
+    fn can_time(&self) -> bool {
+        false
+    }
+
     unsafe fn launch(&self, launch: &mut Launch<'_>, stream: Stream) -> Result<()> {
-        let list = self.list_of(stream)?;
         let arguments = self.kernel_properties(launch.function)?.arguments as usize;
         // Kernels with dynamic shared memory take it as a further argument.
         let takes_shared = launch.shared > 0 && arguments == launch.places.len() + 1;
@@ -453,43 +639,43 @@ impl Api for Zero {
                 launch.places.len()
             )));
         }
-        let _held = lock(&self.appends);
-        let f = &self.functions;
-        // SAFETY: the kernel is loaded.
-        check("zeKernelSetGroupSize", unsafe {
-            (f.group_size)(launch.function, launch.threads, 1, 1)
-        })?;
-        for (k, (at, bytes)) in launch.places.iter().enumerate() {
-            let value = (launch.arguments)
-                .get(*at as usize..(*at + *bytes) as usize)
-                .ok_or_else(|| Error::internal("an argument beyond the others"))?;
-            // SAFETY: the driver copies the value, which has these bytes.
-            check("zeKernelSetArgumentValue", unsafe {
-                (f.set_argument)(
+        self.append(stream, |f, list| {
+            // SAFETY: the kernel is loaded.
+            check("zeKernelSetGroupSize", unsafe {
+                (f.group_size)(launch.function, launch.threads, 1, 1)
+            })?;
+            for (k, (at, bytes)) in launch.places.iter().enumerate() {
+                let value = (launch.arguments)
+                    .get(*at as usize..(*at + *bytes) as usize)
+                    .ok_or_else(|| Error::internal("an argument beyond the others"))?;
+                // SAFETY: the driver copies the value, which has these bytes.
+                check("zeKernelSetArgumentValue", unsafe {
+                    (f.set_argument)(
+                        launch.function,
+                        k as u32,
+                        value.len(),
+                        value.as_ptr().cast(),
+                    )
+                })?;
+            }
+            if takes_shared {
+                let last = launch.places.len() as u32;
+                // SAFETY: no value stands for local memory of so many bytes.
+                check("zeKernelSetArgumentValue", unsafe {
+                    (f.set_argument)(launch.function, last, launch.shared as usize, null())
+                })?;
+            }
+            // SAFETY: by the caller's promise; the driver copies arguments and sizes.
+            check("zeCommandListAppendLaunchKernel", unsafe {
+                (f.append_launch)(
+                    list,
                     launch.function,
-                    k as u32,
-                    value.len(),
-                    value.as_ptr().cast(),
+                    &launch.grid,
+                    null_mut(),
+                    0,
+                    null_mut(),
                 )
-            })?;
-        }
-        if takes_shared {
-            let last = launch.places.len() as u32;
-            // SAFETY: no value stands for local memory of so many bytes.
-            check("zeKernelSetArgumentValue", unsafe {
-                (f.set_argument)(launch.function, last, launch.shared as usize, null())
-            })?;
-        }
-        // SAFETY: by the caller's promise; the driver copies arguments and sizes.
-        check("zeCommandListAppendLaunchKernel", unsafe {
-            (f.append_launch)(
-                list,
-                launch.function,
-                &launch.grid,
-                null_mut(),
-                0,
-                null_mut(),
-            )
+            })
         })
     }
 
@@ -497,18 +683,19 @@ impl Api for Zero {
         let (_, device) = self.device()?;
         let desc = MemoryDesc::default();
         let size = bytes.max(1);
+        let context = self.context_of_all()?;
         // SAFETY: the description is the header's.
         let made = make(&format!("zeMemAllocDevice of {bytes} bytes"), |at| unsafe {
-            (self.functions.allocate)(self.context, &desc, size, ALIGNMENT, device, at)
+            (self.functions.allocate)(context, &desc, size, ALIGNMENT, device, at)
         })?;
         Ok(made as DevicePtr)
     }
 
     unsafe fn free(&self, at: DevicePtr) {
         // Unlike other drivers this one does not wait for the device. Memory that work may still use stays.
-        if self.synchronize_all().is_ok() {
+        if let (Ok(()), Ok(context)) = (self.synchronize_all(), self.context_of_all()) {
             // SAFETY: by the caller's promise.
-            _ = unsafe { (self.functions.free)(self.context, at as *mut c_void) };
+            _ = unsafe { (self.functions.free)(context, at as *mut c_void) };
         }
     }
 
@@ -540,14 +727,23 @@ impl Api for Zero {
 
     unsafe fn clear(&self, at: DevicePtr, bytes: usize, stream: Option<Stream>) -> Result<()> {
         let on = stream.unwrap_or(Stream(0));
-        let (list, zero) = (self.list_of(on)?, 0u8);
-        let (at, zero): (*mut c_void, *const u8) = (at as *mut c_void, &zero);
-        let held = lock(&self.appends);
-        // SAFETY: by the caller's promise; the driver copies the pattern.
-        check("zeCommandListAppendMemoryFill", unsafe {
-            (self.functions.append_fill)(list, at, zero.cast(), 1, bytes, null_mut(), 0, null_mut())
+        let zero = 0u8;
+        let (at, pattern): (*mut c_void, *const u8) = (at as *mut c_void, &zero);
+        self.append(on, |f, list| {
+            // SAFETY: by the caller's promise; the driver copies the pattern.
+            check("zeCommandListAppendMemoryFill", unsafe {
+                (f.append_fill)(
+                    list,
+                    at,
+                    pattern.cast(),
+                    1,
+                    bytes,
+                    null_mut(),
+                    0,
+                    null_mut(),
+                )
+            })
         })?;
-        drop(held);
         stream.map_or_else(|| self.synchronize(on), |_| Ok(()))
     }
 
@@ -562,21 +758,17 @@ impl Api for Zero {
         // SAFETY: by the caller's promise.
         let status = unsafe { (self.functions.list_synchronize)(list, FOREVER) };
         if status == 0 {
-            state.streams.retain(|(_, other)| *other != stream.0);
+            state.streams.retain(|other| *other != stream.0);
             // SAFETY: likewise.
             _ = unsafe { (self.functions.list_destroy)(list) };
         }
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
-        if stream.0 == 0 {
-            // As with other drivers, the default stream waits for all of them.
-            let (at, _) = self.device()?;
-            return self.wait_all(&mut lock(&self.state), Some(at));
-        }
+        let (list, _) = self.list_of(stream)?;
         // SAFETY: the caller vouches for the stream.
         check("zeCommandListHostSynchronize", unsafe {
-            (self.functions.list_synchronize)(stream.0 as Handle, FOREVER)
+            (self.functions.list_synchronize)(list, FOREVER)
         })
     }
 
@@ -588,47 +780,11 @@ impl Api for Zero {
     }
 
     unsafe fn record_event(&self, event: Handle, stream: Stream) -> Result<()> {
-        let (_, mut device) = self.device()?;
-        let list = self.list_of(stream)?;
-        let f = &self.functions;
-        let (pool, desc) = (
-            EventPoolDesc {
-                flags: HOST_VISIBLE,
-                count: 1,
-                ..EventPoolDesc::default()
-            },
-            EventDesc {
-                signal: SCOPE_DEVICE,
-                wait: SCOPE_DEVICE,
-                ..EventDesc::default()
-            },
-        );
-        // SAFETY: the descriptions are the header's.
-        let pool = make("zeEventPoolCreate", |p| unsafe {
-            (f.pool_create)(self.context, &pool, 1, &mut device, p)
-        })?;
-        // SAFETY: likewise.
-        let made = make("zeEventCreate", |e| unsafe {
-            (f.event_create)(pool, &desc, e)
-        });
-        let signalled = made.and_then(|made| {
-            let _held = lock(&self.appends);
-            // SAFETY: the event exists.
-            let status = unsafe { (f.append_signal)(list, made) };
-            check("zeCommandListAppendSignalEvent", status)
-                .map(|()| made)
-                .inspect_err(|_| {
-                    // SAFETY: nothing uses the event.
-                    _ = unsafe { (f.event_destroy)(made) };
-                })
-        });
-        let made = signalled.inspect_err(|_| {
-            // SAFETY: nothing uses the pool.
-            _ = unsafe { (f.pool_destroy)(pool) };
-        })?;
+        let made = self.signal_after(stream)?;
         // SAFETY: the event is one of `event`, by the caller's promise.
         let point = unsafe { &*event.cast::<Point>() };
-        if let Some(before) = lock(&point.0).replace((made, pool)) {
+        let before = lock(&point.0).replace(made);
+        if let Some(before) = before {
             self.retire(before);
         }
         Ok(())
@@ -637,15 +793,16 @@ impl Api for Zero {
     unsafe fn wait_for(&self, event: Handle, stream: Stream) -> Result<()> {
         // SAFETY: the event is one of `event`, by the caller's promise.
         let point = unsafe { &*event.cast::<Point>() };
-        let Some((mut event, _)) = *lock(&point.0) else {
+        let point = lock(&point.0);
+        let Some(mut signal) = *point else {
             // It stands for no work.
             return Ok(());
         };
-        let list = self.list_of(stream)?;
-        let _held = lock(&self.appends);
-        // SAFETY: the event lives until it is retired, and longer than work that waits for it.
-        check("zeCommandListAppendWaitOnEvents", unsafe {
-            (self.functions.append_wait)(list, 1, &mut event)
+        self.append(stream, |f, list| {
+            // SAFETY: the event is not retired while the lock of the point is held, and lives longer than work that waits for it.
+            check("zeCommandListAppendWaitOnEvents", unsafe {
+                (f.append_wait)(list, 1, &mut signal.event)
+            })
         })
     }
 

@@ -1,6 +1,7 @@
 /* Level Zero for tests: two GPUs whose memory is memory of this process. Work waits in its list until something waits for the
    list, as on a device. The kernel `twice` doubles floats; a further one takes local memory. `fake_fail` names a function whose
-   calls fail from then on. */
+   calls fail from then on. Queues of SYCL are structures with a list, under the names that the oneAPI runtime exports. A list that
+   does not tell its flags runs what is between two barriers from the last to the first. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ struct kernel {
     unsigned char arguments[8][8];
     size_t sizes[8];
 };
-enum kind { COPY, FILL, LAUNCH, SIGNAL, WAIT };
+enum kind { COPY, FILL, LAUNCH, SIGNAL, WAIT, BARRIER };
 struct work {
     enum kind kind;
     void *to;
@@ -48,6 +49,8 @@ struct work {
 struct list {
     struct work *queue;
     long count, done;
+    int any_order, runs;
+    Handle context, device;
     struct list *next;
 };
 static struct list *lists;
@@ -56,13 +59,26 @@ static void run(struct list *l);
 static void run_all(void) {
     for (struct list *l = lists; l; l = l->next) run(l);
 }
+static void turn(struct list *l) {
+    for (long from = l->done, to; from < l->count; from = to + 1) {
+        for (to = from; to < l->count && l->queue[to].kind != BARRIER; to++);
+        for (long i = from, j = to - 1; i < j; i++, j--) {
+            struct work w = l->queue[i];
+            l->queue[i] = l->queue[j], l->queue[j] = w;
+        }
+    }
+}
 static void run(struct list *l) {
+    if (l->runs) return;
+    if (l->any_order) turn(l);
+    l->runs = 1;
     while (l->done < l->count) {
         struct work w = l->queue[l->done++];
         char text[128];
         switch (w.kind) {
         case COPY: memmove(w.to, w.from, w.bytes); break;
         case FILL: memset(w.to, 0, w.bytes); break;
+        case BARRIER: break;
         case SIGNAL: w.event->signalled = 1; break;
         case WAIT:
             if (!w.event->signalled) run_all();
@@ -80,6 +96,7 @@ static void run(struct list *l) {
             for (int i = 0; i < n; i++) to[i] = 2 * from[i];
         }
     }
+    l->runs = 0;
 }
 static Status append(Handle list, const struct work *w) {
     struct list *l = list;
@@ -89,7 +106,8 @@ static Status append(Handle list, const struct work *w) {
 }
 
 API Status zeInit(uint32_t flags) { MAY_FAIL return flags == 1 ? 0 : INVALID; }
-static int the_driver, the_devices[2], the_context;
+static int the_driver, the_devices[2], the_context, other_context;
+static Handle a_context = &the_context;
 API Status zeDriverGet(uint32_t *n, Handle *all) { MAY_FAIL return *n = 1, all ? *all = &the_driver, 0 : 0; }
 API Status zeDriverGetApiVersion(Handle driver, uint32_t *v) { MAY_FAIL return *v = 1 << 16 | 9, 0; }
 API Status zeDeviceGet(Handle driver, uint32_t *n, Handle *all) {
@@ -127,7 +145,7 @@ struct module {
 };
 API Status zeModuleCreate(Handle context, Handle device, const struct module *desc, Handle *m, Handle *log) {
     MAY_FAIL
-    if (desc->head.kind != 0x1b || desc->format || context != &the_context) return INVALID;
+    if (desc->head.kind != 0x1b || desc->format || context != a_context) return INVALID;
     *log = strdup(desc->bytes > 64 ? "error: too long a text" : "");
     return *m = malloc(1), desc->bytes > 64 ? 0x70000004 : 0;
 }
@@ -204,10 +222,14 @@ API Status zeCommandListAppendMemoryCopy(Handle list, void *to, const void *from
     struct work w = {.kind = COPY, .to = to, .from = from, .bytes = n};
     return append(list, &w);
 }
+/* Called before a list is filled, where it is set. */
+static void (*before_fill)(void *), *of_fill;
+API void fake_before_fill(void (*call)(void *), void *with) { before_fill = call, of_fill = with; }
 API Status zeCommandListAppendMemoryFill(Handle list, void *to, const unsigned char *pattern, size_t size, size_t n, Handle signal,
                                          uint32_t waits, Handle *all) {
     MAY_FAIL
     struct work w = {.kind = FILL, .to = to, .bytes = n};
+    if (before_fill) before_fill(of_fill);
     return *pattern == 0 && size == 1 ? append(list, &w) : INVALID;
 }
 API Status zeCommandListAppendSignalEvent(Handle list, Handle event) {
@@ -226,6 +248,12 @@ API Status zeMemAllocDevice(Handle context, const struct head *desc, size_t size
     if (size > 1 << 20) return 0x70000003;
     return posix_memalign(at, alignment, size) ? 0x70000002 : (memset(*at, 0xff, size), 0);
 }
+API Status zeMemGetAllocProperties(Handle context, const void *at, unsigned char *p, Handle *device) {
+    MAY_FAIL
+    uint32_t type = (uintptr_t)at % 512 ? 0 : 2;
+    memcpy(p + 16, &type, 4);
+    return ((struct head *)p)->kind == 0x17 ? 0 : INVALID;
+}
 API Status zeMemFree(Handle context, Handle at) {
     MAY_FAIL
     for (struct list *l = lists; l; l = l->next)
@@ -240,3 +268,64 @@ API Status zeEventCreate(Handle pool, const struct head *desc, Handle *event) {
     MAY_FAIL return *event = calloc(1, sizeof(struct event)), desc->kind == 0x11 ? 0 : INVALID;
 }
 API Status zeEventDestroy(Handle event) { MAY_FAIL return free(event), 0; }
+
+API Status zeCommandListIsImmediate(Handle list, unsigned char *is) { MAY_FAIL return *is = ((struct list *)list)->context != NULL, 0; }
+API Status zeCommandListGetContextHandle(Handle list, Handle *c) { MAY_FAIL return *c = ((struct list *)list)->context, 0; }
+API Status zeCommandListGetDeviceHandle(Handle list, Handle *d) { MAY_FAIL return *d = ((struct list *)list)->device, 0; }
+API Status zeCommandListImmediateGetFlags(Handle list, uint32_t *flags) {
+    return *flags = 2, ((struct list *)list)->any_order ? 0x78000003 : 0;
+}
+API Status zeCommandListAppendBarrier(Handle list, Handle signal, uint32_t n, Handle *waits) {
+    MAY_FAIL
+    struct work w = {.kind = BARRIER};
+    return n || signal ? INVALID : append(list, &w);
+}
+
+/* `description` is what is written to that of the handle, if it is not below 0. */
+struct queue {
+    int32_t backend, is_in_order, state, is_batched, description, any_order, device, context;
+    struct list *list;
+};
+API unsigned char _ZNK4sycl3_V15queue11get_backendEv(const struct queue *q) { return q->backend; }
+API unsigned char _ZNK4sycl3_V15queue11is_in_orderEv(const struct queue *q) { return q->is_in_order; }
+API int _ZNK4sycl3_V15queue20ext_oneapi_get_stateEv(const struct queue *q) { return q->state; }
+API unsigned char
+_ZNK4sycl3_V15queue12has_propertyINS0_3ext5intel8property5queue25no_immediate_command_listEEEbv(const struct queue *q) {
+    return q->is_batched;
+}
+API Handle _ZNK4sycl3_V15queue9getNativeERi(struct queue *q, int32_t *description) {
+    if (q->description >= 0) *description = q->description;
+    if (!q->list) {
+        q->list = calloc(1, sizeof *q->list);
+        q->list->any_order = q->any_order;
+        q->list->device = &the_devices[q->device];
+        q->list->context = q->context == 2 ? NULL : q->context ? &other_context : &the_context;
+        a_context = q->list->context;
+        q->list->next = lists;
+        lists = q->list;
+    }
+    return q->list;
+}
+/* The Unified Runtime's adapters: one for OpenCL and one for Level Zero. */
+static uint32_t backends[] = {3, 1}, version = 2;
+static int held;
+API void fake_adapter(uint32_t backend, uint32_t number) { backends[1] = backend, version = number; }
+API int fake_adapters_held(void) { return held; }
+API Status urAdapterGet(uint32_t n, Handle *all, uint32_t *count) {
+    MAY_FAIL
+    if (count) *count = 2;
+    for (uint32_t i = 0; all && i < n && i < 2; i++) all[i] = &backends[i], held++;
+    return 0;
+}
+API Status urAdapterGetInfo(Handle adapter, uint32_t name, size_t size, void *value, size_t *bytes) {
+    MAY_FAIL
+    uint32_t found = name == 0 ? *(uint32_t *)adapter : adapter == &backends[1] ? version : 1;
+    if (size != 4 || (name != 0 && name != 2)) return 4;
+    return memcpy(value, &found, 4), 0;
+}
+API Status urAdapterRelease(Handle adapter) { return held--, 0; }
+/* Work of the queue's own: a copy. */
+API void fake_queue_copy(struct queue *q, void *to, const void *from, size_t n) {
+    struct work w = {.kind = COPY, .to = to, .from = from, .bytes = n};
+    append(q->list, &w);
+}

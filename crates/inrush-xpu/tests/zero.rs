@@ -1,9 +1,9 @@
 //! The driver over a library of the tests in the place of Level Zero's loader.
 
 use inrush_base::{Error, ErrorKind, Result};
-use inrush_driver::{Arguments, DevicePtr, Driver, Kernel, Memory};
+use inrush_driver::{Arguments, DevicePtr, Driver, Kernel, Memory, Stream};
 use libloading::Library;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -189,6 +189,8 @@ fn local_memory_is_a_further_argument() {
         zero.seen()
             .contains(&"launch twice_local grid=1,1,1 group=128 shared=2048".into())
     );
+    // Memory of another context is not known.
+    assert!(driver.can_access(at).unwrap() && !driver.can_access(at + 1).unwrap());
     // One that takes other arguments than it gets is not launched.
     let wrong = twice(&driver, "twice", 0)
         .unwrap()
@@ -261,6 +263,37 @@ const FUNCTIONS: &[&str] = &[
     "zeEventCreate",
 ];
 
+/// Likewise where queues are adopted.
+const OF_QUEUES: &[&str] = &[
+    "zeCommandListIsImmediate",
+    "zeCommandListGetContextHandle",
+    "zeCommandListGetDeviceHandle",
+    "zeCommandListAppendBarrier",
+];
+
+#[test]
+fn functions_for_queues_may_fail_and_are_named() {
+    let zero = Zero::new("queues_fail");
+    for function in OF_QUEUES {
+        zero.fail(function);
+        let driver = inrush_xpu::open(zero.path.as_os_str()).unwrap();
+        let queue = Queue {
+            any_order: 1,
+            ..GOOD
+        };
+        let failed = (zero.adopt(&driver, 0, &queue, "")).and_then(|stream| {
+            driver.make_current(0)?;
+            let memory = driver.allocate(8)?;
+            // SAFETY: the memory is so long.
+            unsafe { driver.clear(memory.address(), 8, stream) }
+        });
+        zero.fail("");
+        let error = failed.expect_err(function);
+        assert_eq!(error.kind(), ErrorKind::Machine, "{error}");
+        assert!(error.to_string().contains(function), "{error}");
+    }
+}
+
 #[test]
 fn every_function_may_fail_and_is_named() {
     let zero = Zero::new("failing");
@@ -306,4 +339,249 @@ fn a_missing_or_old_library_is_told() {
         old.contains("too old") && old.contains("zeDriverGet"),
         "{old}"
     );
+}
+
+/// A queue of SYCL as the library of the tests has it.
+#[repr(C)]
+#[derive(Copy, Clone)]
+struct Queue {
+    backend: i32,
+    is_in_order: i32,
+    state: i32,
+    is_batched: i32,
+    description: i32,
+    any_order: i32,
+    device: i32,
+    context: i32,
+    list: usize,
+}
+
+/// One that work can be appended to.
+const GOOD: Queue = Queue {
+    backend: 2,
+    is_in_order: 1,
+    state: 0,
+    is_batched: 0,
+    description: 1,
+    any_order: 0,
+    device: 0,
+    context: 0,
+    list: 0,
+};
+
+impl Zero {
+    /// Has a driver take work for a queue, as device `device` of the host process; symbols named `without` are missing.
+    fn adopt(&self, driver: &Driver, device: i32, queue: &Queue, without: &str) -> Result<Stream> {
+        let symbols = |name: &CStr| {
+            let bytes = name.to_bytes_with_nul();
+            // SAFETY: the address of a function.
+            let found = unsafe { self.library.get::<*const c_void>(bytes) };
+            let found = found.ok().filter(|_| name.to_bytes() != without.as_bytes());
+            // SAFETY: the library stays.
+            found.and_then(|f| unsafe { f.into_raw() }.as_raw_ptr().cast_const().into())
+        };
+        let stream = Stream(std::ptr::from_ref(queue) as usize);
+        // SAFETY: the queue is one of the library's.
+        unsafe { driver.adopt(device, stream, &symbols) }?;
+        Ok(stream)
+    }
+
+    /// Has the adapter that is not for OpenCL be another one.
+    fn set_adapter(&self, backend: u32, version: u32) {
+        type Set = unsafe extern "C" fn(u32, u32);
+        // SAFETY: the type is that of the source.
+        unsafe { self.library.get::<Set>(b"fake_adapter").unwrap()(backend, version) };
+    }
+
+    /// Returns how many adapters were not given back.
+    fn adapters_held(&self) -> i32 {
+        type Held = unsafe extern "C" fn() -> i32;
+        // SAFETY: the type is that of the source.
+        unsafe { self.library.get::<Held>(b"fake_adapters_held").unwrap()() }
+    }
+
+    /// Has the queue itself copy bytes.
+    fn copy(&self, queue: &Queue, to: DevicePtr, from: DevicePtr, bytes: usize) {
+        type Copy = unsafe extern "C" fn(*const Queue, DevicePtr, DevicePtr, usize);
+        // SAFETY: the type is that of the source.
+        unsafe { self.library.get::<Copy>(b"fake_queue_copy").unwrap()(queue, to, from, bytes) };
+    }
+}
+
+#[test]
+fn work_is_in_order_with_that_of_a_queue() {
+    // Without its flags a list may run work in another order.
+    for any_order in [0, 1] {
+        let zero = Zero::new("queue");
+        let driver = inrush_xpu::open(zero.path.as_os_str()).unwrap();
+        let queue = Queue {
+            any_order,
+            device: 1,
+            ..GOOD
+        };
+        let stream = zero.adopt(&driver, 0, &queue, "").unwrap();
+        // The process counts its devices in another order.
+        driver.make_current(0).unwrap();
+        assert!(driver.primary_context(1).is_err());
+        let kernel = twice(&driver, "twice", 0).unwrap();
+        let mut memory: Vec<Memory> = (0..4).map(|_| driver.allocate(8).unwrap()).collect();
+        memory[0]
+            .write(&[1f32.to_le_bytes(), 2f32.to_le_bytes()].concat())
+            .unwrap();
+        assert!(zero.seen().contains(&"list on 1".to_string()));
+        let at: Vec<DevicePtr> = memory.iter().map(Memory::address).collect();
+        assert!(!driver.take_issued(stream));
+        zero.copy(&queue, at[1], at[0], 8);
+        // SAFETY: the arguments are those of the kernel, over memory that lives until the work is done.
+        unsafe {
+            kernel
+                .launch([1, 1, 1], &mut arguments(at[1], at[2], 2), stream)
+                .unwrap();
+            kernel
+                .launch([1, 1, 1], &mut arguments(at[2], at[1], 2), stream)
+                .unwrap();
+        }
+        zero.copy(&queue, at[3], at[1], 8);
+        let marker = driver.marker().unwrap();
+        marker.record(stream).unwrap();
+        let own = driver.own_stream().unwrap();
+        marker.wait(own.stream()).unwrap();
+        // SAFETY: likewise.
+        unsafe { driver.copy(at[0], at[3], 8, own.stream()) }.unwrap();
+        driver.synchronize(own.stream()).unwrap();
+        assert_eq!(
+            floats(&memory[0]).unwrap(),
+            [4.0, 8.0],
+            "any order: {any_order}"
+        );
+        // The host is told once.
+        assert!(driver.take_issued(stream) && !driver.take_issued(stream));
+        // Memory waits for work of queues, too: freeing it aborts otherwise.
+        // SAFETY: likewise.
+        unsafe { driver.copy(at[1], at[2], 8, stream) }.unwrap();
+    }
+}
+
+/// Waits for all work and tells the host of it, on another thread.
+extern "C" fn wait_for_all(with: *mut c_void) {
+    // SAFETY: the test's own, which outlives the call.
+    let (driver, stream) = unsafe { &*with.cast::<(Driver, Stream)>() };
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            driver.synchronize_all().unwrap();
+            assert!(driver.take_issued(*stream));
+        });
+    });
+}
+
+#[test]
+fn work_that_is_appended_while_another_thread_waits_is_waited_for_later() {
+    type Before = unsafe extern "C" fn(Option<extern "C" fn(*mut c_void)>, *mut c_void);
+    let zero = Zero::new("threads");
+    let driver = inrush_xpu::open(zero.path.as_os_str()).unwrap();
+    let queue = GOOD;
+    let stream = zero.adopt(&driver, 0, &queue, "").unwrap();
+    driver.make_current(0).unwrap();
+    let memory = driver.allocate(8).unwrap();
+    let with = (driver, stream);
+    let driver = &with.0;
+    // SAFETY: the type is that of the source; the memory is so long.
+    unsafe {
+        let before = zero.library.get::<Before>(b"fake_before_fill").unwrap();
+        before(
+            Some(wait_for_all),
+            (&raw const with).cast_mut().cast::<c_void>(),
+        );
+        driver.clear(memory.address(), 8, stream).unwrap();
+        before(None, std::ptr::null_mut());
+    }
+    assert!(driver.take_issued(stream));
+    driver.synchronize_all().unwrap();
+    // Reads wait for a list of their own alone.
+    assert_eq!(floats(&memory).unwrap(), [0.0, 0.0]);
+}
+
+#[test]
+fn queues_without_an_order_are_refused_with_the_reason() {
+    let zero = Zero::new("refused");
+    let driver = inrush_xpu::open(zero.path.as_os_str()).unwrap();
+    let refused = |queue: Queue, without: &str| {
+        let e = zero.adopt(&driver, 0, &queue, without).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported);
+        e.to_string()
+    };
+    // Functions are looked up until all are found.
+    for function in [
+        "_ZNK4sycl3_V15queue9getNativeERi",
+        "urAdapterGet",
+        "urAdapterGetInfo",
+        "urAdapterRelease",
+    ] {
+        let text = refused(GOOD, function);
+        assert!(text.contains(&format!("`{function}`")), "{text}");
+    }
+    // The adapter is asked for until it is one that is taken.
+    for function in ["urAdapterGet", "urAdapterGetInfo"] {
+        zero.fail(function);
+        let text = refused(GOOD, "");
+        assert!(text.contains(&format!("{function} gives")), "{text}");
+    }
+    zero.fail("");
+    for (backend, version, reason) in [
+        (1, 1, "SYCL_UR_USE_LEVEL_ZERO_V2=1"),
+        (1, 3, "adapter of version 3"),
+        (4, 2, "no adapter for Level Zero"),
+    ] {
+        zero.set_adapter(backend, version);
+        let text = refused(GOOD, "");
+        assert!(text.contains(reason), "{text}");
+    }
+    zero.set_adapter(1, 2);
+    for (queue, reason) in [
+        (Queue { backend: 1, ..GOOD }, "another driver"),
+        (
+            Queue {
+                is_in_order: 0,
+                ..GOOD
+            },
+            "in any order",
+        ),
+        (Queue { state: 1, ..GOOD }, "is captured"),
+        (
+            Queue {
+                is_batched: 1,
+                ..GOOD
+            },
+            "UR_L0_V2_FORCE_BATCHED",
+        ),
+        (
+            Queue {
+                description: 0,
+                ..GOOD
+            },
+            "unset UR_L0_USE_IMMEDIATE_COMMANDLISTS",
+        ),
+        (
+            Queue {
+                description: -1,
+                ..GOOD
+            },
+            "before oneAPI 2025.3",
+        ),
+        (Queue { context: 2, ..GOOD }, "no immediate command list"),
+    ] {
+        let text = refused(queue, "");
+        assert!(text.contains(reason), "{text}");
+    }
+    let good = GOOD;
+    zero.adopt(&driver, 0, &good, "").unwrap();
+    // Again, as before each call.
+    zero.adopt(&driver, 0, &good, "").unwrap();
+    assert_eq!(zero.adapters_held(), 0);
+    let text = refused(Queue { context: 1, ..GOOD }, "");
+    assert!(text.contains("another context"), "{text}");
+    // A stream that was not adopted takes no work.
+    driver.make_current(0).unwrap();
+    let e = driver.synchronize(Stream(8)).unwrap_err();
+    assert!(e.message().contains("is none"), "{e}");
 }

@@ -10,19 +10,20 @@ use std::ptr::null;
 pub(super) type Status = u32;
 
 macro_rules! functions {
-    ($($name:ident = $symbol:literal ($($arg:ty),*);)*) => {
-        /// The functions, looked up.
-        pub(super) struct Functions {
+    ($(#[$doc:meta])* $all:ident: $($name:ident = $symbol:literal ($($arg:ty),*);)*) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub(super) struct $all {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Status,)*
         }
 
-        impl Functions {
+        impl $all {
             /// Looks the functions up.
             ///
             /// # Errors
             /// A machine error that names the one that is missing.
-            pub(super) fn find(library: &Library) -> Result<Functions> {
-                Ok(Functions {
+            pub(super) fn find(library: &Library) -> Result<$all> {
+                Ok($all {
                     $(
                         // SAFETY: the types are those of the header for these symbols.
                         $name: *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
@@ -37,6 +38,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// The functions, looked up.
+    Functions:
     init = "zeInit" (u32);
     driver_get = "zeDriverGet" (*mut u32, *mut Handle);
     api_version = "zeDriverGetApiVersion" (Handle, *mut u32);
@@ -64,11 +67,31 @@ functions! {
     append_wait = "zeCommandListAppendWaitOnEvents" (Handle, u32, *mut Handle);
     allocate = "zeMemAllocDevice" (Handle, *const MemoryDesc, usize, usize, Handle, *mut Handle);
     free = "zeMemFree" (Handle, *mut c_void);
+    memory_properties = "zeMemGetAllocProperties" (Handle, *const c_void, *mut MemoryProperties, *mut Handle);
     pool_create = "zeEventPoolCreate" (Handle, *const EventPoolDesc, u32, *mut Handle, *mut Handle);
     pool_destroy = "zeEventPoolDestroy" (Handle);
     event_create = "zeEventCreate" (Handle, *const EventDesc, *mut Handle);
     event_destroy = "zeEventDestroy" (Handle);
 }
+
+functions! {
+    /// Functions that tell of lists that others made, and order work on them; looked up.
+    Lists:
+    is_immediate = "zeCommandListIsImmediate" (Handle, *mut u8);
+    context = "zeCommandListGetContextHandle" (Handle, *mut Handle);
+    device = "zeCommandListGetDeviceHandle" (Handle, *mut Handle);
+    append_barrier = "zeCommandListAppendBarrier" (Handle, Handle, u32, *mut Handle);
+}
+
+/// Returns the function that tells the flags of an immediate list, which older loaders lack.
+pub(super) fn flags_of(library: &Library) -> Option<ListFlags> {
+    // SAFETY: the type is that of the header for this symbol.
+    let found = unsafe { library.get::<ListFlags>(b"zeCommandListImmediateGetFlags\0") };
+    found.ok().map(|f| *f)
+}
+
+/// The type of `zeCommandListImmediateGetFlags`.
+pub(super) type ListFlags = unsafe extern "C" fn(Handle, *mut u32) -> Status;
 
 /// Declares structures that begin with their number and a pointer to extensions; all else is zero at first.
 macro_rules! structures {
@@ -103,6 +126,8 @@ structures! {
     EventDesc = 0x11 { index: u32 = 0, signal: u32 = 0, wait: u32 = 0, }
     /// `ze_device_mem_alloc_desc_t`.
     MemoryDesc = 0x15 { flags: u32 = 0, ordinal: u32 = 0, }
+    /// `ze_memory_allocation_properties_t`; a type of 0 is memory that the context does not know.
+    MemoryProperties = 0x17 { memory_type: u32 = 0, id: u64 = 0, page: u64 = 0, }
     /// `ze_module_desc_t`.
     ModuleDesc = 0x1b {
         format: u32 = 0,
@@ -117,7 +142,10 @@ structures! {
     KernelProperties = 0x1e {
         arguments: u32 = 0,
         group: [u32; 3] = [0; 3],
-        sub_groups: [u32; 4] = [0; 4],
+        sub_groups: u32 = 0,
+        lanes: u32 = 0,
+        max_lanes: u32 = 0,
+        max_sub_groups: u32 = 0,
         local_bytes: u32 = 0,
         private_bytes: u32 = 0,
         spilled: u32 = 0,
@@ -217,6 +245,13 @@ mod tests {
             (24, 20)
         );
         assert_eq!(
+            (
+                size_of::<MemoryProperties>(),
+                offset_of!(MemoryProperties, memory_type)
+            ),
+            (40, 16)
+        );
+        assert_eq!(
             (size_of::<ModuleDesc>(), offset_of!(ModuleDesc, input_size)),
             (56, 24)
         );
@@ -231,6 +266,7 @@ mod tests {
             ),
             (96, 56)
         );
+        assert_eq!(offset_of!(KernelProperties, lanes), 36);
         assert_eq!(
             (
                 size_of::<DeviceProperties>(),
