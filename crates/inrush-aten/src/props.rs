@@ -32,6 +32,8 @@ pub enum Prop {
     TopK,
     /// A library does it well.
     Library(Library),
+    /// Inside PyTorch its operator is called on CPUs, too: processors have instructions for it.
+    LibraryOnCpu,
     /// Ahead of time it is a call of a function of the runtime's own library. Inside PyTorch its operator is called.
     LibraryFunction,
     /// Number of spatial dimensions, which the name says and no argument does: `max_pool2d` has two.
@@ -72,7 +74,6 @@ const WITHOUT_ROW: &[(&str, Library)] = &[
     ("_efficient_attention_forward", Library::Attention),
     ("_flash_attention_backward", Library::Attention),
     ("_flash_attention_forward", Library::Attention),
-    ("_int_mm", Library::ProductWithBias),
     ("_scaled_dot_product_cudnn_attention", Library::Attention),
     (
         "_scaled_dot_product_cudnn_attention_backward",
@@ -91,7 +92,6 @@ const WITHOUT_ROW: &[(&str, Library)] = &[
         "_scaled_dot_product_flash_attention_backward",
         Library::Attention,
     ),
-    ("_scaled_mm", Library::ProductWithBias),
     // The overloads `dtype`, which say the result's dtype.
     ("addmm", Library::ProductWithBias),
     ("baddbmm", Library::ProductWithBias),

@@ -2,7 +2,7 @@
 
 use crate::helpers::{Helpers, Name, gcc_only};
 use crate::types::{self, CType, each_lane};
-use inrush_base::{Caps, Isa};
+use inrush_base::{Caps, DType, Float8, Isa};
 use std::fmt::Write;
 
 impl Helpers {
@@ -175,8 +175,11 @@ impl Helpers {
         })
     }
 
-    /// Value of the bits of a half (`f16` or `bf16`) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
+    /// Value of the bits of a half (`f16`, `bf16` or a float of eight bits) and back, scalar for `w == 1`: `ld_f16x8`, `st_bf16`.
     pub(crate) fn half(&mut self, kind: &'static str, store: bool, w: u32, caps: &Caps) -> Name {
+        if let Some(f) = DType::parse(kind).and_then(Float8::of) {
+            return self.float8(kind, f, store, w, caps);
+        }
         self.once((if store { "store_half" } else { "load_half" }, kind, CType::F32, w), |h| {
             let dir = if store { "st" } else { "ld" };
             let native = caps.isa == Isa::Avx2 || caps.isa == Isa::Avx512;

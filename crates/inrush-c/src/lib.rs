@@ -39,6 +39,7 @@ mod divide;
 mod epilogue_tile;
 mod expr;
 mod facts;
+mod float8;
 mod gamma;
 mod helpers;
 mod interleave;

@@ -37,7 +37,7 @@ impl Emitter<'_> {
 
     /// Refuses dtypes that C kernels cannot hold in memory.
     pub(crate) fn storable(&self, d: DType) -> Result<()> {
-        if d.is_narrow_float() && d.size() == 1 || matches!(d, DType::C64 | DType::C128) {
+        if matches!(d, DType::C64 | DType::C128) {
             return Err(Error::unsupported(format!("{d} in memory of a C kernel")));
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Emitter<'_> {
     /// The compute value of a scalar in memory.
     pub(crate) fn widen(&mut self, raw: &str, d: DType) -> String {
         match d {
-            DType::F16 | DType::BF16 => {
+            d if d.is_narrow_float() => {
                 let f = self.helpers.half(d.name(), false, 1, self.caps);
                 format!("{f}({raw})")
             }
@@ -117,7 +117,7 @@ impl Emitter<'_> {
     pub(crate) fn widen_vector(&mut self, raw: &str, d: DType) -> String {
         let w = self.width();
         match d {
-            DType::F16 | DType::BF16 => {
+            d if d.is_narrow_float() => {
                 let f = self.helpers.half(d.name(), false, w, self.caps);
                 format!("{f}({raw})")
             }
@@ -135,7 +135,7 @@ impl Emitter<'_> {
     /// Converts a scalar from the compute dtype to the stored one.
     pub(crate) fn narrow(&mut self, value: &str, d: DType) -> String {
         match d {
-            DType::F16 | DType::BF16 => {
+            d if d.is_narrow_float() => {
                 let f = self.helpers.half(d.name(), true, 1, self.caps);
                 format!("{f}({value})")
             }
@@ -147,7 +147,7 @@ impl Emitter<'_> {
     pub(crate) fn narrow_vector(&mut self, value: &str, d: DType) -> String {
         let w = self.width();
         match d {
-            DType::F16 | DType::BF16 => {
+            d if d.is_narrow_float() => {
                 let f = self.helpers.half(d.name(), true, w, self.caps);
                 format!("{f}({value})")
             }

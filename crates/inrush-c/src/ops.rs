@@ -212,9 +212,6 @@ impl Emitter<'_> {
     pub(crate) fn cast(&mut self, v: ValId, arg: ValId, to: DType) -> Result<()> {
         let from = self.dtype(arg);
         let (x, varies) = self.var(arg)?;
-        if to.is_narrow_float() && to.size() == 1 {
-            return Err(Error::unsupported(format!("conversion to {to}")));
-        }
         // No instruction converts 64 bits to floats.
         let short = if varies && from == DType::I64 && to != DType::Bool {
             self.short_index(arg)?
@@ -294,10 +291,7 @@ impl Emitter<'_> {
             return self.cast(v, arg, to);
         }
         let (x, varies) = self.var(arg)?;
-        if [from, to]
-            .iter()
-            .any(|d| *d == DType::Bool || d.is_narrow_float() && d.size() == 1)
-        {
+        if [from, to].contains(&DType::Bool) {
             return Err(Error::unsupported(format!("the bits of {from} as {to}")));
         }
         let w = if varies { self.width() } else { 1 };

@@ -30,6 +30,8 @@ use inrush_program::GpuKernel;
 use inrush_sched::{Form, Plan, Step};
 use inrush_triton::TritonKernel;
 use rustc_hash::{FxHashMap, FxHasher};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::hash::{Hash, Hasher};
 
 /// The distinct block programs of a plan, which of them each step runs, and which steps share a launch.
@@ -448,6 +450,8 @@ pub struct Retile {
     caps: Caps,
     pointers: Pointers,
     steps: FxHashMap<String, usize>,
+    /// By kernel of the plan: its symbol, and one of its steps.
+    kernels: Vec<(String, usize)>,
 }
 
 impl Retile {
@@ -458,7 +462,71 @@ impl Retile {
             plan: plan.clone(),
             caps: caps.clone(),
             pointers,
-            steps: lone.map(|l| (symbol(l), l.steps[0])).collect(),
+            steps: lone.clone().map(|l| (symbol(l), l.steps[0])).collect(),
+            kernels: {
+                let by_kernel = lone.map(|l| (l.instance.kernel, (symbol(l), l.steps[0])));
+                by_kernel
+                    .collect::<BTreeMap<_, _>>()
+                    .into_values()
+                    .collect()
+            },
+        }
+    }
+
+    /// Returns by symbol the kernels of neighbouring tiles that take the launches of the rules' choice: the same arguments, and as
+    /// many programs. Equal text may come from several steps, whose launches all must fit.
+    pub fn alternatives(&self) -> BTreeMap<String, Vec<GpuKernel>> {
+        let mut all: BTreeMap<String, Vec<GpuKernel>> = BTreeMap::new();
+        for (symbol, step) in &self.kernels {
+            let found = self.alternatives_of(*step);
+            match all.entry(symbol.clone()) {
+                Entry::Vacant(e) => _ = e.insert(found),
+                Entry::Occupied(mut e) => e.get_mut().retain(|k| found.contains(k)),
+            }
+        }
+        all
+    }
+
+    fn alternatives_of(&self, step: usize) -> Vec<GpuKernel> {
+        let (plan, step) = (&self.plan, &self.plan.steps[step]);
+        let storage = plan.storages();
+        let tiler = self.tiler(&storage);
+        let emit = |t: Option<Tile>| {
+            let block = tiler.block(step, t).ok()?;
+            let made = inrush_triton::emit(&plan.loops, &block, &self.caps, &|_| true).ok()?;
+            Some((block.chosen, made))
+        };
+        let Some((Some(rule), chosen)) = emit(None) else {
+            return Vec::new();
+        };
+        let mut found = vec![kernel(&chosen)];
+        for tile in rule.neighbours() {
+            let same = (tile.x, tile.y, tile.pointers) == (rule.x, rule.y, rule.pointers);
+            let Some((_, made)) = same.then(|| emit(Some(tile))).flatten() else {
+                continue;
+            };
+            let fits = made.arguments == chosen.arguments && made.programs == chosen.programs;
+            let made = kernel(&made);
+            if fits && !found.contains(&made) {
+                found.push(made);
+            }
+        }
+        found.remove(0);
+        found
+    }
+
+    /// Returns what makes the blocks of tiles.
+    fn tiler<'a>(&'a self, storage: &'a [BufId]) -> Tiler<'a, 'a> {
+        Tiler {
+            plan: &self.plan,
+            pointers: self.pointers,
+            tuner: None,
+            context: Context {
+                caps: &self.caps,
+                storage,
+            },
+            distinct: Vec::new(),
+            known: FxHashMap::default(),
         }
     }
 
@@ -469,17 +537,7 @@ impl Retile {
         };
         let (plan, step) = (&self.plan, &self.plan.steps[*step]);
         let storage = plan.storages();
-        let tiler = Tiler {
-            plan,
-            pointers: self.pointers,
-            tuner: None,
-            context: Context {
-                caps: &self.caps,
-                storage: &storage,
-            },
-            distinct: Vec::new(),
-            known: FxHashMap::default(),
-        };
+        let tiler = self.tiler(&storage);
         let rule = tiler.block(step, None).ok().and_then(|b| b.chosen);
         if let Some(rule) = rule {
             let mut make = |t: Tile| {

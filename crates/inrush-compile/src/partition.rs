@@ -22,7 +22,7 @@
 use crate::no_kernels;
 use inrush_aten::props::{Prop, SortAxis, has};
 use inrush_aten::{Args, Route};
-use inrush_base::{DType, DTypeClass, Error, Gpu, Result};
+use inrush_base::{DType, DTypeClass, Error, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
@@ -107,13 +107,9 @@ pub fn must_call_alone(graph: &Graph) -> BTreeMap<NodeId, String> {
         .collect()
 }
 
-/// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, values that kernels of this GPU
-/// cannot convert, or dtypes that PyTorch refuses. With the reason.
-pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
-    let unknown = |d: DType| {
-        let float8 = d.is_float() && d.size() == 1;
-        float8 && gpu.is_some_and(|g| !g.float8.contains(&d))
-    };
+/// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, or dtypes that PyTorch refuses. With the
+/// reason. `on_gpu`: kernels are for a GPU.
+pub fn must_call(graph: &Graph, on_gpu: bool) -> BTreeMap<NodeId, String> {
     let mut out = BTreeMap::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         if is_size(graph, node) {
@@ -123,11 +119,6 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
             Type::Tensor(t) if t.dtype.class() == DTypeClass::Complex => {
                 Some(format!("`{}` is complex", graph.value(v).name))
             }
-            Type::Tensor(t) if unknown(t.dtype) => Some(format!(
-                "`{}` is {}, which kernels for this GPU do not convert",
-                graph.value(v).name,
-                t.dtype
-            )),
             Type::Opaque(what) => Some(format!("`{}` is {what}", graph.value(v).name)),
             Type::Float | Type::Bool => Some(format!(
                 "`{}` is a number that is read from data",
@@ -149,8 +140,8 @@ pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
                 })
                 .or_else(|| crooked(graph, node))
                 .or_else(|| folded(graph, node))
-                .or_else(|| long_rows(graph, node, gpu.is_some()))
-                .or_else(|| no_kernels::refused(graph, node, gpu.is_some()))
+                .or_else(|| long_rows(graph, node, on_gpu))
+                .or_else(|| no_kernels::refused(graph, node, on_gpu))
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);

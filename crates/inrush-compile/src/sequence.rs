@@ -202,25 +202,22 @@ pub fn compile_sequence(
     let (mut called, held) = if request.alone {
         (partition::must_call_alone(graph), held(graph))
     } else {
-        let called = partition::must_call(graph, caps.gpu.as_ref());
+        let called = partition::must_call(graph, caps.gpu.is_some());
         (called, partition::Held::default())
     };
     for (n, node) in graph.nodes.iter().enumerate() {
-        let (calls, why) = match caps.gpu {
-            Some(_) => (
-                options.libraries.serve(&node.op)
+        let why = match caps.gpu {
+            Some(_) => {
+                let calls = options.libraries.serve(&node.op)
                     && options.libraries.takes(graph, node)
-                    && !partition::has_short_rows(graph, node),
-                library::REASON,
-            ),
-            None if request.alone => continue,
-            // On a CPU only attention is a library's, and only where its scores leave the caches.
-            None => (
-                library::attends_beyond_caches(graph, node),
-                library::KEEPS_NO_SCORES,
-            ),
+                    && !partition::has_short_rows(graph, node)
+                    && !inrush_passes::has_few_rows(graph, node);
+                calls.then_some(library::REASON)
+            }
+            None if request.alone => None,
+            None => library::better_on_cpu(graph, node),
         };
-        if calls {
+        if let Some(why) = why {
             called.insert(NodeId::from_index(n), why.to_string());
         }
     }

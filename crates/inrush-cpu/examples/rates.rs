@@ -409,7 +409,14 @@ fn main() {
         ("linear_16", (1, 16, 1024, 4096), true),
         ("vector_unpacked", (1, 1, 1024, 4096), false),
     ];
-    for &(name, shape, packed) in products.iter().filter(|p| wanted(p.0)) {
+    // `ROWSxDEPTHxCOLUMNS` among the filters measures a product of these sizes.
+    let given = filter.split(',').filter_map(|name| {
+        let sizes: Vec<usize> = name.split('x').filter_map(|n| n.parse().ok()).collect();
+        let &[m, k, n] = &sizes[..] else { return None };
+        Some((name, (1, m, k, n), true))
+    });
+    let named = products.iter().copied().filter(|p| wanted(p.0));
+    for (name, shape, packed) in named.chain(given) {
         let (batch, m, k, n) = shape;
         let flops = 2.0 * (batch * m * k * n) as f64;
         let s = product(&pool, isa, shape, packed, 1);

@@ -168,7 +168,10 @@ fn tally(b: &Block) {
             None => Way::BlockAttention,
         });
     }
+    // The interpreter meets steps this long where few rows meet long sums alone.
+    let long = |p: &inrush_kernel::block::Product| p.block > 64;
     reached(match (&b.product, role, tiles.count()) {
+        (Some(p), ..) if long(p) => Way::BlockSkinny,
         (Some(_), ..) => Way::BlockProduct,
         (None, None, 2..) => Way::BlockTransposed,
         (None, None, _) => Way::BlockFlat,

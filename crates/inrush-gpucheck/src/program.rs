@@ -400,6 +400,10 @@ fn view(t: &Tensor) -> Result<TensorView<'_>> {
         D::BF16 => S::BF16,
         D::F32 => S::F32,
         D::F64 => S::F64,
+        D::F8E4M3FN => S::F8_E4M3,
+        D::F8E5M2 => S::F8_E5M2,
+        // The format has no name for these.
+        D::F8E4M3FNUZ | D::F8E5M2FNUZ => S::U8,
         other => return Err(Error::unsupported(format!("a file with values of {other}"))),
     };
     let sizes = t.sizes.iter().map(|n| *n as usize).collect();

@@ -158,7 +158,9 @@ pub(crate) fn name(tables: Tables, origins: &[OriginId]) -> String {
         let Some(origin) = of(o).filter(|_| !attends(o)) else {
             continue;
         };
-        let op = origin.op.strip_prefix("aten.").unwrap_or(&origin.op);
+        let aten = origin.op.strip_prefix("aten.");
+        let own = || origin.op.strip_prefix("inrush.");
+        let op = aten.or_else(own).unwrap_or(&origin.op);
         let word = op.split('.').next().unwrap_or(op).trim_start_matches('_');
         if parts.last() != Some(&word) {
             parts.push(word);

@@ -6,7 +6,7 @@
 //! functions are correctly rounded except for rare ties. Integers are carried as `i128` and wrap.
 
 use crate::{MOST_STEPS, ReduceOp, ScalarOp, StoreMode};
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{DType, Error, Float8, Result, Scalar};
 
 /// Returns the value of `op` for operands of compute dtype `dtype` (for [`ScalarOp::Where`]: of the
 /// second and third).
@@ -344,7 +344,10 @@ pub fn to_bits(value: Scalar, d: DType) -> Result<u64> {
         DType::F32 => (v.as_f64() as f32).to_bits() as u64,
         DType::F64 => v.as_f64().to_bits(),
         _ if d.is_int() => v.as_i64() as u64 & (u64::MAX >> (64 - 8 * d.size())),
-        _ => return Err(Error::unsupported(format!("values of dtype {d}"))),
+        _ => match Float8::of(d) {
+            Some(f) => f.encode(v.as_f64() as f32) as u64,
+            None => return Err(Error::unsupported(format!("values of dtype {d}"))),
+        },
     })
 }
 
@@ -357,7 +360,10 @@ pub fn from_bits(bits: u64, d: DType) -> Result<Scalar> {
         DType::F32 => Scalar::Float(f32::from_bits(bits as u32) as f64),
         DType::F64 => Scalar::Float(f64::from_bits(bits)),
         _ if d.is_int() => Scalar::Int(bits as i64).convert(d),
-        _ => return Err(Error::unsupported(format!("values of dtype {d}"))),
+        _ => match Float8::of(d) {
+            Some(f) => Scalar::Float(f.decode(bits as u8) as f64),
+            None => return Err(Error::unsupported(format!("values of dtype {d}"))),
+        },
     })
 }
 

@@ -42,6 +42,8 @@ pub fn tensor(view: &safetensors::tensor::TensorView) -> Result<Tensor> {
         D::BF16 => DType::BF16,
         D::F32 => DType::F32,
         D::F64 => DType::F64,
+        D::F8_E4M3 => DType::F8E4M3FN,
+        D::F8_E5M2 => DType::F8E5M2,
         other => return Err(Error::unsupported(format!("dtype {other:?}"))),
     };
     Ok(Tensor {

@@ -24,6 +24,7 @@ mod expand_masked_writes;
 mod expand_masks;
 mod expand_numbers;
 mod expand_repeats;
+mod few_rows;
 mod merge_convolutions;
 mod online_attention;
 mod planar;
@@ -44,6 +45,7 @@ pub use expand_masked_writes::expand_masked_writes;
 pub use expand_masks::expand_masks;
 pub use expand_numbers::expand_numbers;
 pub use expand_repeats::expand_repeats;
+pub use few_rows::has_few_rows;
 pub use planar::planar;
 pub use source::{Source, sources};
 

@@ -6,7 +6,7 @@
 //!
 //! # When
 //! On GPUs, if a library computes `mm`, the bias is a vector, the factors are 1, and some reader of the sum, through views, is
-//! compiled. Otherwise the addition would be a kernel of its own.
+//! compiled. Otherwise the addition would be a kernel of its own. A product of few rows is a kernel that adds the bias itself.
 //!
 //! # Numerics
 //! In half precision the product is rounded before the bias is added.
@@ -20,6 +20,7 @@
 //! ```
 
 use crate::effects::may_alias;
+use crate::few_rows::has_few_rows;
 use crate::readers::Readers;
 use crate::{Context, Pass};
 use inrush_graph::{Arg, Graph, Node, Type, ValueId};
@@ -41,7 +42,9 @@ fn run(graph: &mut Graph, cx: &Context) {
     let readers = Readers::of(graph);
     let splits: Vec<bool> = (graph.nodes.iter())
         .map(|n| {
-            is_sum_with_bias(graph, cx, n) && is_read_by_kernels(graph, cx, &readers, n.outs[0])
+            is_sum_with_bias(graph, cx, n)
+                && !has_few_rows(graph, n)
+                && is_read_by_kernels(graph, cx, &readers, n.outs[0])
         })
         .collect();
     let nodes = std::mem::take(&mut graph.nodes);

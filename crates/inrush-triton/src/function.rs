@@ -18,8 +18,8 @@ use crate::Argument;
 use crate::fused::Fused;
 use crate::programmatic_launch;
 use crate::tail_masks::{self, TailMask};
-use crate::{contiguity, helpers};
-use inrush_base::Result;
+use crate::{contiguity, dot, helpers};
+use inrush_base::{Caps, Result};
 use inrush_expr::{Exprs, Sym};
 use inrush_kernel::block::{Attention, Block, BlockItem, Dim, DimRole, Results};
 use inrush_kernel::{AccId, BufRole, Check, Def, KBufId, ValId};
@@ -53,6 +53,7 @@ pub(crate) struct Emitter<'a> {
     origins: &'a [Origin],
     pub block: &'a Block,
     pub role: Role,
+    pub caps: &'a Caps,
     pub facts: Facts,
     pub names: Names,
     pub state: State,
@@ -144,7 +145,12 @@ pub(crate) enum Role {
 const LENGTH: &str = "numel";
 
 /// Writes the function of a block, for the caller that `role` names.
-pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> {
+pub(crate) fn emit<'a>(
+    loops: &'a Loops,
+    block: &'a Block,
+    caps: &'a Caps,
+    role: Role,
+) -> Result<Emitted> {
     let carries = block.values.iter().filter_map(|v| match v.def {
         Def::Running { acc, .. } => Some(acc),
         _ => None,
@@ -154,6 +160,7 @@ pub(crate) fn emit(loops: &Loops, block: &Block, role: Role) -> Result<Emitted> 
         origins: &loops.origins,
         block,
         role,
+        caps,
         facts: Facts {
             carries: carries.collect(),
             first_rows: FxHashSet::default(),
@@ -364,7 +371,9 @@ impl Emitter<'_> {
         let mut out: Vec<(&'static str, i64)> = (self.tile_dims().into_iter())
             .map(|i| (self.block_name(i), self.block.dims[i].block))
             .collect();
-        if let Some(p) = &self.block.product {
+        if let Some(p) = &self.block.product
+            && !dot::by_outer_products(self.block, self.caps)
+        {
             out.push(("KBLOCK", p.block));
         }
         if let Some(a) = &self.block.attention {

@@ -199,6 +199,46 @@ def to_f8e5m2(x):
 ",
     },
     Helper {
+        name: "float8_number",
+        text: "\
+def float8_number(
+    code, SHIFT: tl.constexpr, REBIAS: tl.constexpr, STEP: tl.constexpr, LARGEST: tl.constexpr, INFINITE: tl.constexpr, UNSIGNED_ZERO: tl.constexpr
+):
+    # Codes below the first with an exponent are multiples of a step.
+    a = code.to(tl.int32) & 127
+    normal = ((a << SHIFT) + REBIAS).to(tl.float32, bitcast=True)
+    x = tl.where(a < (1 << (23 - SHIFT)), a.to(tl.float32) * STEP, normal)
+    if INFINITE:
+        x = tl.where(a == LARGEST + 1, float(\"inf\"), x)
+        x = tl.where(a > LARGEST + 1, float(\"nan\"), x)
+    else:
+        x = tl.where(a > LARGEST, float(\"nan\"), x)
+    if UNSIGNED_ZERO:
+        x = tl.where(code == 128, float(\"nan\"), x)
+    sign = (code.to(tl.int32) & 128) << 24
+    return (x.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+",
+    },
+    Helper {
+        name: "float8_code",
+        text: "\
+def float8_code(
+    x, SHIFT: tl.constexpr, REBIAS: tl.constexpr, PLACE: tl.constexpr, PLACE_BITS: tl.constexpr, NORMAL: tl.constexpr, LIMIT: tl.constexpr,
+    BEYOND: tl.constexpr, NAN: tl.constexpr, UNSIGNED_ZERO: tl.constexpr
+):
+    # To the nearest, ties to even. The last place of `PLACE` is the step of numbers without an exponent.
+    bits = x.to(tl.int32, bitcast=True)
+    a = bits & 0x7FFFFFFF
+    normal = (a - REBIAS + ((1 << (SHIFT - 1)) - 1) + ((a >> SHIFT) & 1)) >> SHIFT
+    small = (tl.abs(x) + PLACE).to(tl.int32, bitcast=True) - PLACE_BITS
+    code = tl.where(a < NORMAL, small, tl.where(a < LIMIT, normal, tl.where(a > 0x7F800000, NAN, BEYOND)))
+    signed = code | ((bits >> 24) & 128)
+    if UNSIGNED_ZERO:
+        signed = tl.where((code == 0) | (code == 128), code, signed)
+    return signed.to(tl.uint8)
+",
+    },
+    Helper {
         name: "nan_max",
         text: "\
 def nan_max(a, b):

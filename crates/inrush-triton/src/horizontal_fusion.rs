@@ -54,7 +54,7 @@ pub fn emit_concurrent(
 ) -> Result<TritonKernel> {
     let mut launch = Launch::default();
     for piece in pieces {
-        launch.add(Part::of(loops, piece.block, aligned)?, piece)?;
+        launch.add(Part::of(loops, piece.block, caps, aligned)?, piece)?;
     }
     // The number of a program has 32 bits.
     if launch.programs > i32::MAX as i64 {
@@ -209,7 +209,12 @@ struct Part {
 
 impl Part {
     /// Writes the function of a block whose sizes are known.
-    fn of(loops: &Loops, block: &Block, aligned: &dyn Fn(BufId) -> bool) -> Result<Part> {
+    fn of(
+        loops: &Loops,
+        block: &Block,
+        caps: &Caps,
+        aligned: &dyn Fn(BufId) -> bool,
+    ) -> Result<Part> {
         let ex = &loops.exprs;
         let Some(programs) = ex.as_int(block.programs).filter(|_| block.sizes.is_empty()) else {
             return Err(Error::unsupported(
@@ -224,12 +229,19 @@ impl Part {
                 // Blocks that fill their axis share code with others.
                 let mut open = block.clone();
                 open.dims[0].exact = false;
-                function::emit(loops, &open, Role::Foreach)?
+                function::emit(loops, &open, caps, Role::Foreach)?
             }
-            None => function::emit(loops, block, Role::Part)?,
+            None => function::emit(loops, block, caps, Role::Part)?,
         };
         Ok(Part {
-            arguments: arguments(loops, block, &emitted.buffers, &emitted.sizes, aligned)?,
+            arguments: arguments(
+                loops,
+                block,
+                caps,
+                &emitted.buffers,
+                &emitted.sizes,
+                aligned,
+            )?,
             text: emitted.function,
             comments: emitted.comments,
             constants: emitted.constants.iter().map(|(_, v)| *v).collect(),

@@ -30,6 +30,7 @@ mod contiguity;
 mod descriptors;
 mod dot;
 mod expr;
+mod float8;
 mod function;
 mod fused;
 mod helpers;
@@ -127,9 +128,9 @@ pub fn emit(
     aligned: &dyn Fn(BufId) -> bool,
 ) -> Result<TritonKernel> {
     let waits = programmatic_launch::applies(caps);
-    let emitted = function::emit(loops, block, function::Role::Kernel { waits })?;
+    let emitted = function::emit(loops, block, caps, function::Role::Kernel { waits })?;
     let (buffers, sizes) = (&emitted.buffers, &emitted.sizes);
-    let mut arguments = arguments(loops, block, buffers, sizes, aligned)?;
+    let mut arguments = arguments(loops, block, caps, buffers, sizes, aligned)?;
     arguments.extend(emitted.maps);
     let (name, source) = named(
         &block.name,
@@ -160,6 +161,7 @@ fn writes(b: &inrush_kernel::KernelBuf) -> bool {
 fn arguments(
     loops: &Loops,
     block: &Block,
+    caps: &Caps,
     buffers: &[Option<String>],
     sizes: &[String],
     aligned: &dyn Fn(BufId) -> bool,
@@ -169,7 +171,7 @@ fn arguments(
         let Some(name) = name else { continue };
         arguments.push(Argument {
             name: name.clone(),
-            ty: format!("*{}", types::signature(b.dtype)?),
+            ty: format!("*{}", types::stored(b.dtype, caps)?),
             source: ArgumentSource::Buffer {
                 buf: b.buf,
                 writes: writes(b),

@@ -49,7 +49,7 @@ impl Emitter<'_> {
         let stored = self.block.buffers[buf.index()].dtype;
         let widened = |text: String| match stored.compute() == stored {
             true => text,
-            false => format!("{text}.to(tl.float32)"),
+            false => ops::widened(&text, stored, self.caps),
         };
         let policy = self.policy(v, offset, shape);
         if mask.is_none()
@@ -62,9 +62,10 @@ impl Emitter<'_> {
         if let Some(lanes) = self.lanes(shape, mask)? {
             text.push_str(&format!(", {lanes}"));
             // What is loaded past the tile's end is never used, but indices computed from it must stay sane.
-            let other = match mask {
-                Some(_) => types::literal(fill, stored.compute()),
-                None => types::literal(Scalar::Int(0), stored.compute()),
+            let fill = mask.map_or(Scalar::Int(0), |_| fill);
+            let other = match types::encoding(stored, self.caps) {
+                Some(f) => f.encode(fill.as_f64() as f32).to_string(),
+                None => types::literal(fill, stored.compute()),
             };
             text.push_str(&format!(", other={other}"));
         }
@@ -120,7 +121,7 @@ impl Emitter<'_> {
             return Ok(());
         }
         let value = match s.mode {
-            StoreMode::Set => ops::to_float8(&value, stored).unwrap_or(value),
+            StoreMode::Set => ops::to_float8(&value, stored, self.caps).unwrap_or(value),
             _ => value,
         };
         let address = self.address(s.buf, s.offset, s.shape)?;

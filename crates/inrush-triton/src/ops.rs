@@ -1,7 +1,7 @@
 //! Scalar operations: the core is spelled, math functions follow one naming rule.
 
-use crate::types;
-use inrush_base::{DType, Error, Result};
+use crate::{float8, types};
+use inrush_base::{Caps, DType, Error, Float8, Result};
 use inrush_loops::ScalarOp;
 use inrush_loops::scalar::OpClass;
 
@@ -161,13 +161,27 @@ pub(crate) fn literals(op: ScalarOp, d: DType, constant: &[bool]) -> Vec<bool> {
         .collect()
 }
 
-/// A float32 as one of the usual eight-bit kinds, as eager rounds it; nothing for other types.
-pub(crate) fn to_float8(x: &str, to: DType) -> Option<String> {
-    matches!(to, DType::F8E4M3FN | DType::F8E5M2).then(|| format!("to_{to}({x})"))
+/// A float32 as a float of eight bits as memory has it, rounded as eager does; nothing for other types.
+pub(crate) fn to_float8(x: &str, to: DType, caps: &Caps) -> Option<String> {
+    Some(match types::encoding(to, caps) {
+        Some(f) => float8::code(x, f),
+        None => {
+            Float8::of(to)?;
+            format!("to_{to}({x})")
+        }
+    })
+}
+
+/// Returns a stored float of eight bits or a half, as a float32.
+pub(crate) fn widened(x: &str, from: DType, caps: &Caps) -> String {
+    match types::encoding(from, caps) {
+        Some(f) => float8::number(x, f),
+        None => format!("{x}.to(tl.float32)"),
+    }
 }
 
 /// A value converted with ATen's meaning; the result has the compute dtype of `to`.
-pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
+pub(crate) fn cast(x: &str, from: DType, to: DType, caps: &Caps) -> Result<String> {
     let ty = types::name(to)?;
     Ok(match to {
         DType::Bool if from == DType::Bool => x.into(),
@@ -178,8 +192,8 @@ pub(crate) fn cast(x: &str, from: DType, to: DType) -> Result<String> {
                 DType::F32 => x.to_string(),
                 _ => format!("{x}.to(tl.float32)"),
             };
-            match to_float8(&wide, to) {
-                Some(narrow) => format!("{narrow}.to(tl.float32)"),
+            match to_float8(&wide, to, caps) {
+                Some(narrow) => widened(&narrow, to, caps),
                 None => format!("{wide}.to(tl.{ty}).to(tl.float32)"),
             }
         }

@@ -1,9 +1,9 @@
 //! Names of element types and constants.
 //!
 //! `name` is for code (`tl.float32`), `signature` for the types of parameters (`*fp32`), which a
-//! build is asked for by.
+//! build is asked for by. Where Triton lacks a float of eight bits for the device, kernels see its codes as bytes.
 
-use inrush_base::{DType, Error, Result, Scalar};
+use inrush_base::{Caps, DType, Error, Float8, Result, Scalar};
 
 /// `tl`'s name of a type, without the module.
 pub(crate) fn name(d: DType) -> Result<&'static str> {
@@ -54,6 +54,21 @@ pub(crate) fn signature(d: DType) -> Result<&'static str> {
         DType::C64 | DType::C128 => {
             return Err(Error::unsupported(format!("values of {d} on a GPU")));
         }
+    })
+}
+
+/// The encoding of a float of eight bits that Triton has no type for on the device.
+pub(crate) fn encoding(d: DType, caps: &Caps) -> Option<Float8> {
+    let native = (caps.gpu.as_ref()).is_some_and(|g| g.float8.contains(&d));
+    Float8::of(d).filter(|_| !native)
+}
+
+/// The type of what a pointer to stored values of `d` points to: `fp32`.
+pub(crate) fn stored(d: DType, caps: &Caps) -> Result<&'static str> {
+    signature(if encoding(d, caps).is_some() {
+        DType::U8
+    } else {
+        d
     })
 }
 

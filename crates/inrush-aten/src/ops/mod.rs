@@ -79,6 +79,7 @@ const FAMILIES: &[&[Row]] = &[
     loss::margin::ROWS,
     index::masked::ROWS,
     linalg::matmul::ROWS,
+    linalg::quantized::ROWS,
     reduce::moments::ROWS,
     norm::forward::ROWS,
     norm::backward::ROWS,

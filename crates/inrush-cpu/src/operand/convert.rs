@@ -2,7 +2,8 @@
 
 use crate::simd::Element;
 use half::{bf16, f16};
-use inrush_base::DType;
+use inrush_base::{DType, Float8};
+use std::sync::LazyLock;
 
 /// Reads `n` elements at `src`, `src + src_step`, ... (steps in elements of either side) and writes them to `dst`.
 pub(crate) type CopyFn<S, D> =
@@ -43,6 +44,27 @@ unsafe fn copy<S: Copy + Cast<D>, D: Copy>(
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Bool(u8);
+
+/// A stored float of eight bits: its code, and the position of its dtype in [`FLOATS`].
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Eight<const KIND: usize>(u8);
+
+/// The dtypes of eight bits.
+const FLOATS: [DType; 4] = [
+    DType::F8E4M3FN,
+    DType::F8E5M2,
+    DType::F8E4M3FNUZ,
+    DType::F8E5M2FNUZ,
+];
+
+/// The numbers of all codes, and the encoding, of each of [`FLOATS`].
+static EIGHTS: LazyLock<Vec<([f32; 256], Float8)>> = LazyLock::new(|| {
+    let known = FLOATS.into_iter().filter_map(Float8::of);
+    known
+        .map(|f| (std::array::from_fn(|code| f.decode(code as u8)), f))
+        .collect()
+});
 
 macro_rules! casts {
     ($($s:ty)*) => { $( casts!(@to $s: f32 f64 i32 i64); )* };
@@ -91,6 +113,18 @@ macro_rules! odd_casts {
                 (self.0 != 0) as u8 as $t
             }
         }
+        impl<const KIND: usize> Cast<$t> for Eight<KIND> {
+            #[inline(always)]
+            fn cast(self) -> $t {
+                EIGHTS[KIND].0[usize::from(self.0)] as $t
+            }
+        }
+        impl<const KIND: usize> Cast<Eight<KIND>> for $t {
+            #[inline(always)]
+            fn cast(self) -> Eight<KIND> {
+                Eight(EIGHTS[KIND].1.encode(self as f32))
+            }
+        }
         impl Cast<f16> for $t {
             #[inline(always)]
             fn cast(self) -> f16 {
@@ -136,6 +170,10 @@ macro_rules! stored {
             DType::I64 => $each!(i64),
             DType::F16 => $each!(f16),
             DType::BF16 => $each!(bf16),
+            DType::F8E4M3FN => $each!(Eight<0>),
+            DType::F8E5M2 => $each!(Eight<1>),
+            DType::F8E4M3FNUZ => $each!(Eight<2>),
+            DType::F8E5M2FNUZ => $each!(Eight<3>),
             DType::F32 => $each!(f32),
             DType::F64 => $each!(f64),
             _ => None,

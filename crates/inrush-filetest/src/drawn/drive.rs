@@ -30,7 +30,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
 
   --seconds N   how long (60)
   --count N     how many graphs a level at most
-  --seed N      the first seed (from the clock)
+  --seed N      the first seed (from INRUSH_SEED or the clock)
   --level L     scalar, avx2, avx512 or neon; several with commas (all that this processor has); neon runs in an emulator
                 where INRUSH_CLANG and INRUSH_UNICORN name its tools; h100 and other GPUs: their block programs are
                 interpreted, without a C compiler or Triton
@@ -67,12 +67,16 @@ struct Options {
 
 /// Reads the command line; `None` where it asks for help. The error is the text to print.
 fn options() -> Result<Option<Options>, String> {
+    let given = std::env::var("INRUSH_SEED").ok();
+    let given: Option<u64> = given
+        .map(|s| s.parse().map_err(|e| format!("INRUSH_SEED={s}: {e}")))
+        .transpose()?;
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let mut o = Options {
         seconds: 60,
         count: u64::MAX,
         // Runs that start in different seconds are at least a million seeds apart.
-        seed: clock.map_or(1, |d| d.as_secs()) % 1_000_000 * 1_000_000,
+        seed: given.unwrap_or_else(|| clock.map_or(1, |d| d.as_secs())) % 1_000_000 * 1_000_000,
         levels: Level::available(),
         threads: None,
         jobs: 1,

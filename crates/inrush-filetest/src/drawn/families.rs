@@ -47,6 +47,8 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("sums of columns", 1, rare::columns),
     ("bent row", 1, rare::bent),
     ("bytes", 1, rare::bytes),
+    ("floats of eight bits", 1, rare::eight_bits),
+    ("quantised product", 1, rare::quantized),
     ("planes to pixels", 1, rare::interleaved),
     ("long rows", 1, rare::long_rows),
     ("norm between products", 1, rare::in_place),

@@ -46,6 +46,104 @@ pub(super) fn pixels(m: &mut Make) -> Option<ValueId> {
     Some(v)
 }
 
+/// Quantised weights and values: numbers of eight bits that are read, scaled, multiplied, summed and rounded again.
+pub(super) fn eight_bits(m: &mut Make) -> Option<ValueId> {
+    let kind = m.r.of(&[
+        DType::F8E4M3FN,
+        DType::F8E5M2,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2FNUZ,
+    ]);
+    let [rows, columns] = [m.r.int(1, 20), m.r.of(&[1, 3, 15, 16, 17, 31, 40, 64])];
+    let wide = m.r.of(&[DType::F32, DType::F32, DType::BF16, DType::F16]);
+    let cast = |m: &mut Make, v: ValueId, to: DType| {
+        let none = || Arg::None;
+        let args = vec![
+            Arg::Value(v),
+            Arg::DType(to),
+            none(),
+            none(),
+            none(),
+            Arg::Bool(false),
+            none(),
+        ];
+        m.one("aten._to_copy.default", args)
+    };
+    let packed = m.input(kind, &[rows, columns]);
+    let scale = m.weight(wide, &[rows, 1]);
+    let read = cast(m, packed, wide)?;
+    let scaled = m.one("aten.mul.Tensor", vec![Arg::Value(read), Arg::Value(scale)])?;
+    match m.r.below(4) {
+        0 => {
+            let few = m.r.int(1, 5);
+            let x = m.input(wide, &[few, columns]);
+            let turned = m.one("aten.t.default", vec![Arg::Value(scaled)])?;
+            m.one("aten.mm.default", vec![Arg::Value(x), Arg::Value(turned)])
+        }
+        1 => {
+            let axis = m.r.int(0, 1);
+            let axis = m.ints(&[axis]);
+            let args = vec![Arg::Value(scaled), axis, Arg::Bool(false)];
+            m.one("aten.sum.dim_IntList", args)
+        }
+        2 => {
+            let args = vec![Arg::Value(packed), m.ints(&[1, 0])];
+            let turned = m.one("aten.permute.default", args)?;
+            m.one("aten.clone.default", vec![Arg::Value(turned), Arg::None])
+        }
+        _ => cast(m, scaled, kind),
+    }
+}
+
+/// Products of quantised matrices with their scales, the second factor row-major or turned.
+pub(super) fn quantized(m: &mut Make) -> Option<ValueId> {
+    let [rows, columns] = [m.r.int(1, 40), m.r.of(&[1, 3, 16, 17, 31, 48])];
+    let inner = m.r.of(&[1, 5, 16, 33, 64, 70]);
+    let turned = m.r.odds(1, 2);
+    let factor = |m: &mut Make, dtype: DType| {
+        if !turned {
+            return Some(m.input(dtype, &[inner, columns]));
+        }
+        let rows = m.input(dtype, &[columns, inner]);
+        m.one("aten.t.default", vec![Arg::Value(rows)])
+    };
+    match m.r.below(4) {
+        0 => {
+            let x = m.input(DType::I8, &[rows, inner]);
+            let y = factor(m, DType::I8)?;
+            m.one("aten._int_mm.default", vec![Arg::Value(x), Arg::Value(y)])
+        }
+        1 => {
+            let dtype = m.r.of(&[DType::F32, DType::BF16, DType::F16]);
+            let x = m.input(dtype, &[rows, inner]);
+            let w = m.weight(DType::I8, &[columns, inner]);
+            let scales = m.weight(dtype, &[columns]);
+            let args = [x, w, scales].map(Arg::Value).to_vec();
+            m.one("aten._weight_int8pack_mm.default", args)
+        }
+        _ => {
+            let kinds = [DType::F8E4M3FN, DType::F8E5M2, DType::F8E4M3FNUZ];
+            let (a, b) = (m.r.of(&kinds), m.r.of(&kinds));
+            let x = m.input(a, &[rows, inner]);
+            let y = factor(m, b)?;
+            let each = m.r.odds(1, 2);
+            let scale =
+                |m: &mut Make, sizes: &[i64]| m.weight(DType::F32, if each { sizes } else { &[] });
+            let (sa, sb) = (scale(m, &[rows, 1]), scale(m, &[1, columns]));
+            // Sums of another order round to another float of eight bits.
+            let out = m.r.of(&[DType::F32, DType::BF16]);
+            let bias = if m.r.odds(1, 2) {
+                Arg::Value(m.weight(DType::BF16, &[columns]))
+            } else {
+                Arg::None
+            };
+            let mut args = [x, y, sa, sb].map(Arg::Value).to_vec();
+            args.extend([bias, Arg::None, Arg::DType(out), Arg::Bool(false)]);
+            m.one("aten._scaled_mm.default", args)
+        }
+    }
+}
+
 /// Reductions over the outer dimension, whose rows are a kilobyte or longer, and over the pixels of images that are channels last.
 pub(super) fn columns(m: &mut Make) -> Option<ValueId> {
     m.whole = false;

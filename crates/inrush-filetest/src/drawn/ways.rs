@@ -43,6 +43,7 @@ const BLOCKS: &[Way] = &[
     Way::BlockScan,
     Way::BlockSort,
     Way::BlockProduct,
+    Way::BlockSkinny,
     Way::BlockAttention,
     Way::BlockCausal,
     Way::BlockLookUp,
@@ -109,7 +110,7 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         Way::BlockScan => "scan",
         Way::BlockSort => "order",
         Way::BlockAtomic | Way::BlockLookUp => "scatter",
-        Way::BlockProduct => "product",
+        Way::BlockProduct | Way::BlockSkinny => "product",
         Way::BlockAttention | Way::BlockCausal => "attention",
         _ => return None,
     })

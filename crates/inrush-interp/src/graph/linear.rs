@@ -15,7 +15,7 @@ use crate::tensor::{Tensor, numel};
 use inrush_base::{Error, Result, Scalar};
 
 pub(super) const TABLE: &[(&str, Eval)] = &[
-    ("mm bmm matmul mv dot", |c| {
+    ("mm bmm matmul mv dot _int_mm inrush.product", |c| {
         let product = Product::new(c.floats(0)?, c.floats(1)?)?;
         c.floats_of(&product.sizes, |at| product.at(at))
     }),
@@ -28,6 +28,22 @@ pub(super) const TABLE: &[(&str, Eval)] = &[
             // A zero beta ignores even NaN.
             let b = bias.broadcast_at(at)?;
             Ok(alpha * product.at(at)? + if beta == 0.0 { 0.0 } else { beta * b })
+        })
+    }),
+    ("_scaled_mm", |c| {
+        let product = Product::new(c.floats(0)?, c.floats(1)?)?;
+        let (rows, columns, bias) = (c.floats(2)?, c.floats(3)?, c.opt_floats(4)?);
+        c.floats_of(&product.sizes, |at| {
+            let scaled = product.at(at)? * rows.broadcast_at(at)? * columns.broadcast_at(at)?;
+            let bias = bias.as_ref().map(|b| b.broadcast_at(at)).transpose()?;
+            Ok(scaled + bias.unwrap_or(0.0))
+        })
+    }),
+    ("_weight_int8pack_mm", |c| {
+        let product = Product::new(c.floats(0)?, transposed(&c.floats(1)?)?)?;
+        let scales = c.floats(2)?;
+        c.floats_of(&product.sizes, |at| {
+            Ok(product.at(at)? * scales.broadcast_at(at)?)
         })
     }),
     ("linear", |c| {

@@ -41,7 +41,12 @@ pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> 
     }
     let hint = |a: Axis| ex.hint(a.size).max(1);
     let points = [batch, m, n, k].map(hint);
-    let tile = sizes::contraction(points, dtype.size(), gpu.multiprocessors as i64);
+    let device = sizes::Device {
+        units: gpu.multiprocessors as i64,
+        shared: gpu.shared_bytes as i64,
+    };
+    let plain = c.k.len() <= 1 && c.m.len() <= 1;
+    let tile = sizes::contraction(points, dtype.size(), plain, &device);
 
     let builder = Builder::new(&flat, &[])?;
     refuse_locals(&builder)?;

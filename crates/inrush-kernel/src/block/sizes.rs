@@ -328,11 +328,15 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
 }
 
 /// Sizes the tile of a product of batch x m x n points summed over k: `y` rows, `x` columns, steps of `r`. Tiles are large where
-/// they still fill the device. `bytes` is the size of an element.
-pub(super) fn contraction(points: [i64; 4], bytes: usize, units: i64) -> Tile {
+/// they still fill the device. `bytes` is the size of an element; `plain`: operands are matrices, no windows of images.
+pub(super) fn contraction(points: [i64; 4], bytes: usize, plain: bool, device: &Device) -> Tile {
     let [batch, m, n, k] = points;
+    let units = device.units;
     let side = |v: i64| power(v.max(16));
     let narrow = bytes <= 2;
+    if plain && narrow && m <= SKINNY_ROWS && k >= SKINNY_STEP {
+        return skinny(n * batch, k, device);
+    }
     let most = if narrow { 128 } else { 64 };
     let (mut bm, mut bn) = (side(m).min(most), side(n).min(most));
     let programs = |bm: i64, bn: i64| {
@@ -361,6 +365,38 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, units: i64) -> Tile {
         stages: if narrow { 3 } else { 2 },
         ..Tile::PLAIN
     }
+}
+
+/// Most rows of a product that memory bounds: those of the smallest tile of tensor cores.
+const SKINNY_ROWS: i64 = 16;
+/// Elements of a step along `k` then: 512 bytes of each column of halves are read at once.
+const SKINNY_STEP: i64 = 256;
+
+/// Sizes the tile of a product with few rows, whose right operand is read once. Programs are narrow, so that they fill the device,
+/// and pipelines deep, as far as `shared` bytes allow. To change a size, measure with `python/bench/gpu_few_rows.py`.
+fn skinny(columns: i64, k: i64, device: &Device) -> Tile {
+    let (x, warps, stages) = match columns {
+        n if n >= 64 * device.units => (32, 4, 3),
+        // One program for each multiprocessor has few steps under way.
+        n if n <= 16 * device.units && k >= 8192 => (16, 4, 6),
+        _ => (16, 2, 4),
+    };
+    let stage = (x + SKINNY_ROWS) * SKINNY_STEP * 2;
+    Tile {
+        x,
+        y: SKINNY_ROWS,
+        r: SKINNY_STEP,
+        warps,
+        stages: stages.min((device.shared / stage).max(1)) as u32,
+        ..Tile::PLAIN
+    }
+}
+
+/// Properties of a device that the tile of a product depends on.
+pub(super) struct Device {
+    pub units: i64,
+    /// Bytes of shared memory of a program.
+    pub shared: i64,
 }
 
 /// Numbers that the sizes of an attention depend on.

@@ -1,7 +1,7 @@
 //! Values of a block program: each is a line, or stands where it is used.
 
 use super::Emitter;
-use crate::{ops, types};
+use crate::{float8, ops, types};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_kernel::{Def, ValId};
@@ -87,7 +87,9 @@ impl Emitter<'_> {
                 format!("{f}({})", self.text(arg)?)
             }
             Def::Op { op, args } => self.operation(v, *op, args)?,
-            Def::Cast { arg, to } => ops::cast(&self.text(*arg)?, self.dtype(*arg), *to)?,
+            Def::Cast { arg, to } => {
+                ops::cast(&self.text(*arg)?, self.dtype(*arg), *to, self.caps)?
+            }
             Def::Bitcast { arg, from, to } => self.bitcast(*arg, *from, *to)?,
             Def::Indirect { .. } => return self.indirect(v),
         };
@@ -158,8 +160,23 @@ impl Emitter<'_> {
     /// Returns the text of a value whose bits are taken for another dtype.
     fn bitcast(&self, arg: ValId, from: DType, to: DType) -> Result<String> {
         let mut x = self.text(arg)?;
-        if from != self.dtype(arg) {
+        let mut from = from;
+        if let Some(stored) = ops::to_float8(&x, from, self.caps) {
+            x = match types::encoding(from, self.caps) {
+                Some(_) => stored,
+                None => format!("{stored}.to(tl.uint8, bitcast=True)"),
+            };
+            from = DType::U8;
+        } else if from != self.dtype(arg) {
             x = format!("{x}.to(tl.{})", types::name(from)?);
+        }
+        if let Some(f) = types::encoding(to, self.caps) {
+            let code = match from {
+                DType::U8 => x,
+                DType::Bool => format!("{x}.to(tl.uint8)"),
+                _ => format!("{x}.to(tl.uint8, bitcast=True)"),
+            };
+            return Ok(float8::number(&code, f));
         }
         // Predicates are one bit wide in Triton, a byte in memory.
         let bits = match (from, to) {

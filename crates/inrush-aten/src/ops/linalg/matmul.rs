@@ -15,7 +15,7 @@ use crate::lower::body::broadcast_index;
 use crate::lower::product::{Product, Role, Target, same_dtype};
 use crate::props::{Library, Prop};
 use crate::{BodyBuilder, Builder, Call, Lower, Meta, Route, Row, Tensor, meta};
-use inrush_base::{Error, Result, Scalar};
+use inrush_base::{DType, Error, Result, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Type, ValueId};
 use inrush_loops::{ScalarOp, StmtId};
@@ -72,7 +72,7 @@ fn matmul_meta(call: &Call) -> Result<Vec<Type>> {
 }
 
 /// Sizes of `a @ b`, whose summed dimensions must agree at each call.
-fn checked_sizes(call: &Call, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
+pub(super) fn checked_sizes(call: &Call, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
     let (sizes, _) = matmul_sizes(call.exprs, a, b)?;
     if let (Some(ka), Some(kb)) = (a.last(), b.get(b.len().saturating_sub(2))) {
         call.same(*ka, *kb, "the summed dimension")?;
@@ -80,11 +80,12 @@ fn checked_sizes(call: &Call, a: &[Expr], b: &[Expr]) -> Result<Vec<Expr>> {
     Ok(sizes)
 }
 
-/// `a @ b` with the stored value made by `finish`.
-fn product<'g>(
+/// `a @ b` of dtype `dtype`, with the stored value made by `finish`.
+pub(super) fn product<'g>(
     lw: &mut Lower<'g>,
     a: &Tensor,
     b: &Tensor,
+    dtype: DType,
     finish: impl FnOnce(&mut BodyBuilder<'g>, StmtId, &[Expr]) -> Result<StmtId>,
 ) -> Result<Tensor> {
     let exprs = lw.exprs;
@@ -127,7 +128,7 @@ fn product<'g>(
         index.push(j);
     }
     let target = Target {
-        dtype: a.dtype,
+        dtype,
         sizes,
         index,
     };
@@ -138,7 +139,7 @@ fn product<'g>(
 fn matmul<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = factors(call, 0);
     let (a, b) = (lw.arg(call, a)?, lw.arg(call, b)?);
-    Ok(vec![product(lw, &a, &b, |_, sum, _| Ok(sum))?])
+    Ok(vec![product(lw, &a, &b, a.dtype, |_, sum, _| Ok(sum))?])
 }
 
 /// A summand must broadcast to the product.
@@ -277,7 +278,7 @@ fn addmm<'g>(lw: &mut Lower<'g>, call: &Call<'g>) -> Result<Vec<Tensor>> {
     let (a, b) = factors(call, 1);
     let (a, b) = (lw.arg(call, a)?, lw.arg(call, b)?);
     let finish = scaled_sum(lw, call)?;
-    Ok(vec![product(lw, &a, &b, finish)?])
+    Ok(vec![product(lw, &a, &b, a.dtype, finish)?])
 }
 
 /// `addmm` with `relu`. Its `gelu` is by `erf` on CPUs and by `tanh` on GPUs, so that is left to PyTorch.

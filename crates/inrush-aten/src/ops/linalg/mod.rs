@@ -8,3 +8,4 @@ pub(super) mod einsum;
 pub(super) mod equation;
 pub(super) mod factor;
 pub(super) mod matmul;
+pub(super) mod quantized;
