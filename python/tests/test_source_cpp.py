@@ -219,7 +219,9 @@ def test_written_inputs_and_buffers(tmp_path):
     check(tmp_path, Counter(), (torch.randn(4, 3),))
     # The buffer keeps its new contents from one call to the next: the median time is of calls after the first.
     source = (tmp_path / "model.cpp").read_text()
-    source = source.replace("const Values outputs = model.call(inputs);", "model.call(inputs);\n        const Values outputs = model.call(inputs);")
+    once = "const Values outputs = model.call(given);"
+    assert once in source
+    source = source.replace(once, f"model.call(given);\n        {once}")
     (tmp_path / "model.cpp").write_text(source)
     run([*compiler(), "-std=c++17", tmp_path / "model.cpp", "-o", tmp_path / "model"])
     x, model = torch.randn(4, 3), Counter()
@@ -232,6 +234,22 @@ def test_integers_of_a_call(tmp_path):
     model = Function(lambda x, n: (x[: n // 2] * n, n + 1))
     shapes = (None, torch.export.Dim.DYNAMIC)
     check(tmp_path, model, (torch.randn(9, 2), 7), (torch.randn(9, 2), 4), dynamic_shapes=shapes)
+
+
+def test_names_and_strides_that_clash(tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weights", torch.randn(4))
+            self.register_buffer("threads", torch.randn(4))
+
+        def forward(self, inputs):
+            return inputs * self.weights + self.threads
+
+    check(tmp_path, Named(), (torch.randn(3, 4),), (torch.randn(3, 4),))
+    program = build(tmp_path, export(tmp_path, Function(lambda x: x * 2), (torch.randn(1, 6).expand(5, 6),)))
+    write_inputs(tmp_path / "x.safetensors", (torch.randn(5, 6),))
+    assert "reads one element of dimension 0 for all" in run([program, "--inputs", tmp_path / "x.safetensors"], code=2)
 
 
 def test_a_graph_without_inputs(tmp_path):
@@ -311,6 +329,69 @@ def test_what_is_not_printed_is_named_and_nothing_is_written(tmp_path):
         return text
 
     assert "the library function `linalg.inv` (aten." in refused()
-    assert "CPUs only" in refused("--target", "h100")
-    archive = export(tmp_path, Function(lambda x: x[x > 0]), (torch.ones(3),))
-    assert "a program in parts" in refused()
+    archive = export(tmp_path, Function(torch.unique), (torch.ones(3),))
+    assert "the library function `unique` is not printed" in refused()
+
+
+def test_graphs_of_torch_compile_are_printed_too(tmp_path):
+    inrush = pytest.importorskip("inrush")
+
+    def function(x, y):
+        y.mul_(2)
+        return (x @ y).softmax(-1), x.shape[0] * 2, None
+
+    x, y = torch.randn(5, 6), torch.randn(6, 4)
+    compiled = torch.compile(function, backend="inrush")
+    with torch.no_grad():
+        compiled(x, y.clone())
+    (text,) = inrush.output_code(compiled, language="cpp")
+    source, program = tmp_path / "graph.cpp", tmp_path / "graph"
+    source.write_text(text)
+    run([*compiler(), "-std=c++17", "-O1", "-pthread", source, "-o", program])
+    # Inputs come in the order of the graph, which reads the written one first.
+    save_file({"0": y, "1": x}, tmp_path / "x.safetensors")
+    run([program, "--inputs", tmp_path / "x.safetensors", "--output", tmp_path / "y.safetensors", "--calls", "0"])
+    with torch.no_grad():
+        want = function(x, y)[0]
+    torch.testing.assert_close(load_file(tmp_path / "y.safetensors")["0"], want)
+    drawn = torch.compile(lambda x: torch.nn.functional.dropout(x), backend="inrush")
+    drawn(x)
+    with pytest.raises(inrush.UnsupportedError, match="a call of `torch.ops.aten.randint.low` is not printed"):
+        inrush.output_code(drawn, language="cpp")
+    with pytest.raises(inrush.InputError, match="not `rust`"):
+        inrush.output_code(drawn, language="rust")
+
+
+def views(x):
+    return x[1:, ::2], x.t(), (x * 2).t(), x.view(-1)[3:9] + 1, (x + 1)[1:]
+
+
+def around(x):
+    """A view of a kernel's result that later kernels follow."""
+    y = torch.sin(x)
+    rows = y[::2]
+    return rows, y.t() @ y, rows[1:, ::2] * 2, y.view(torch.int32)[0]
+
+
+def counted(x, n: int):
+    return x.view(-1)[n:], x.reshape(n, -1).t(), x.sum() * n
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function, args", [(views, ()), (around, ()), (counted, (5,))])
+def test_views_between_segments(tmp_path, function, args, dynamic):
+    inrush = pytest.importorskip("inrush")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    compiled = torch.compile(function, backend="inrush", dynamic=dynamic)
+    x = torch.randn(5, 6)
+    compiled(x, *args)
+    (text,) = inrush.output_code(compiled, language="cpp")
+    source, program = tmp_path / "graph.cpp", tmp_path / "graph"
+    source.write_text(text)
+    run([*compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", source, "-o", program])
+    takes = re.findall(r'\{"(\w+)", Kind::(\w+)\}', text)
+    # Sizes are inputs of dynamic graphs.
+    sizes = iter(x.shape)
+    given = [x if kind == "tensor" else next(sizes) if kind == "integer" else 0 for _, kind in takes]
+    compare(call(tmp_path, program, given), pytree.tree_leaves(function(x, *args)))

@@ -1,18 +1,18 @@
 //! The steps of a call as the function `call`, and what a caller needs besides: inputs of the right shapes.
 
-use crate::kernels::Kernels;
-use crate::names::{Names, is_keyword, quote, tuple};
+use crate::kernels::{Kernels, map_type, segment_of};
+use crate::names::{Names, is_keyword, plain, quote, tuple};
 use crate::segment::{self, dtype, number, tensors};
 use crate::sizes::Sizes;
 use crate::{Code, Object, Unit};
-use inrush_base::{DType, Error, Result};
-use inrush_program::host::{Call, LibraryOp, Out, Read, Segment, StepKind, Template, View};
-use inrush_program::{InputType, SizeId};
-
-/// Value of a symbol that inputs are drawn with, if its range has it.
-const SAMPLE: i64 = 8;
+use inrush_base::{Error, Result};
+use inrush_program::host::{
+    Argument, Call, LibraryOp, Out, Read, Segment, Step, StepKind, Template, UserKernel, View,
+};
+use std::fmt::Write;
 
 /// The printed call.
+#[derive(Default)]
 pub(crate) struct Printed {
     /// Functions of the segments.
     pub(crate) segments: String,
@@ -35,124 +35,217 @@ enum Line {
 }
 
 /// The state of printing a call.
-struct Printer<'a> {
-    unit: &'a Unit<'a>,
+pub(crate) struct Printer<'a> {
+    pub(crate) unit: &'a Unit<'a>,
+    kernels: &'a Kernels<'a>,
     /// Names of values, by slot.
-    slots: Vec<String>,
-    symbols: Vec<String>,
+    pub(crate) slots: Vec<String>,
+    /// By slot: the name of a written input as the caller gave it, where it may have been copied.
+    pub(crate) given: Vec<Option<String>>,
+    pub(crate) symbols: Vec<String>,
     /// By slot: a later step or an output reads it.
-    read: Vec<bool>,
-    sizes: Sizes<'a>,
+    pub(crate) read: Vec<bool>,
+    pub(crate) sizes: Sizes<'a>,
     lines: Vec<Line>,
-    names: Names,
-    has_weights: bool,
+    pub(crate) names: Names,
+    /// Control flow calls it.
+    body: bool,
 }
 
-/// Facts that are known of an input.
-enum Spec<'a> {
-    /// A tensor, with sizes of a segment or of the host.
-    Tensor {
-        segment: Option<&'a Segment>,
-        dtype: DType,
-        sizes: &'a [SizeId],
-        strides: &'a [SizeId],
-    },
-    /// An integer, with a size of a segment that it must equal.
-    Int(Option<(&'a Segment, SizeId)>),
-    Constant(inrush_program::Num),
-    Ignored,
-    Unknown,
-}
-
-/// Prints the call of a unit's program.
+/// Prints the call of a unit's program, with the functions that it calls.
 ///
 /// # Errors
 /// An unsupported error that names what has no source.
-pub(crate) fn call(unit: &Unit<'_>, kernels: &Kernels<'_>, module: &mut Names) -> Result<Printed> {
+pub(crate) fn call<'a>(
+    unit: &Unit<'a>,
+    kernels: &Kernels<'a>,
+    module: &mut Names,
+) -> Result<Printed> {
+    let mut printed = Printed::default();
+    printed.call = function(unit, "call", false, kernels, module, &mut printed)?;
+    Ok(printed)
+}
+
+/// Prints a program as the function `name`. What it calls is added to what is printed. A `body` is called by control flow; the other
+/// program is the file's.
+fn function(
+    unit: &Unit<'_>,
+    name: &str,
+    body: bool,
+    kernels: &Kernels<'_>,
+    module: &mut Names,
+    printed: &mut Printed,
+) -> Result<String> {
     let program = unit.program;
-    let mut printed = Printed {
-        segments: String::new(),
-        loads: Vec::new(),
-        call: String::new(),
-        inputs: String::new(),
-        weights: Vec::new(),
-        has_weights: false,
-    };
-    let count = (program.steps.iter())
-        .filter(|s| matches!(s.kind, StepKind::Segment(_)))
-        .count();
     let read = reads(unit);
+    let prefix = if body {
+        format!("{name}_")
+    } else {
+        String::new()
+    };
+    let alone = program.steps.iter().filter_map(segment_of).count() == 1;
     // Names of functions are taken before those of values.
-    let mut functions = Vec::new();
+    let mut functions: Vec<Vec<String>> = Vec::with_capacity(program.steps.len());
     for (at, step) in program.steps.iter().enumerate() {
-        let StepKind::Segment(s) = &step.kind else {
-            functions.push(String::new());
-            continue;
-        };
-        let wanted = match count {
-            1 => "segment".to_string(),
-            _ => format!("segment_{at}"),
-        };
-        let name = module.fresh(&wanted);
-        let outputs: Vec<usize> = (0..s.outputs.len())
-            .filter(|k| read[s.outputs[*k]])
-            .collect();
-        let foreign: Vec<bool> = s
-            .inputs
-            .iter()
-            .map(|slot| is_foreign(unit, *slot))
-            .collect();
-        let results = (outputs.as_slice(), foreign.as_slice());
-        let function = segment::function(s, &name, results, kernels, module)?;
-        printed.segments.push_str(&function.text);
-        printed.weights.extend(function.weights);
-        if let Some(load) = function.load {
-            (printed.loads).push(format!("LOADED[{}] = {load}()", quote(&name)));
+        let mut of_step = Vec::new();
+        if let Some(s) = segment_of(step) {
+            let wanted = if alone {
+                format!("{prefix}segment")
+            } else {
+                format!("{prefix}segment_{at}")
+            };
+            let name = module.fresh(&wanted);
+            print_segment(unit, s, &name, &read, (kernels, module), printed)?;
+            of_step.push(name);
         }
-        functions.push(name);
+        if let StepKind::Work(w) = &step.kind {
+            for (role, called) in w.bodies() {
+                let name = module.fresh(&format!("{prefix}{role}_{at}"));
+                let objects: Vec<Object> =
+                    called.program.objects.iter().map(Object::from).collect();
+                let of_body = unit.of_body(&called.program, &objects);
+                match only_segment(&of_body) {
+                    Some(s) => {
+                        let read = reads(&of_body);
+                        print_segment(&of_body, s, &name, &read, (kernels, module), printed)?;
+                    }
+                    None => {
+                        let text = function(&of_body, &name, true, kernels, module, printed)?;
+                        printed.segments.push_str(&text);
+                    }
+                }
+                of_step.push(name);
+            }
+        }
+        functions.push(of_step);
     }
     let mut names = module.clone();
     let symbols = symbol_names(unit, &mut names);
     let known: Vec<(String, usize)> = (symbols.iter().zip(&program.symbols))
         .map(|(name, s)| (name.clone(), s.after.map_or(0, |a| a + 1)))
         .collect();
+    let slots = slot_names(unit, &mut names);
     let mut printer = Printer {
-        slots: slot_names(unit, &mut names),
+        given: vec![None; slots.len()],
+        slots,
+        kernels,
         sizes: Sizes::new(&program.sizes, &known)?,
         unit,
         symbols,
         read,
         lines: Vec::new(),
         names,
-        has_weights: !printed.weights.is_empty(),
+        body,
     };
-    printed.call = printer.print(&functions, !printed.loads.is_empty())?;
-    printed.inputs = printer.print_inputs()?;
-    printed.has_weights = printer.has_weights;
-    Ok(printed)
+    let weight = |c: &(usize, usize)| {
+        printer.read[c.0] && matches!(unit.objects.get(c.1), Some(Object::Weight(_)))
+    };
+    if program.constants.iter().any(weight) {
+        printed.has_weights = true;
+        printed.weights.extend(weights_of(unit)?);
+    }
+    let text = printer.print(name, &functions, printed)?;
+    if !body {
+        printed.inputs = printer.print_inputs()?;
+    }
+    Ok(text)
+}
+
+/// Returns the segment that is all of a program: its function takes what the program takes, and gives what it gives.
+fn only_segment<'a>(unit: &Unit<'a>) -> Option<&'a Segment> {
+    let program = unit.program;
+    let [Step { kind, .. }] = program.steps.as_slice() else {
+        return None;
+    };
+    let StepKind::Segment(s) = kind else {
+        return None;
+    };
+    let inputs: Vec<usize> = tensors(s).into_iter().map(|k| s.inputs[k]).collect();
+    let outputs: Vec<Out> = s.outputs.iter().map(|slot| Out::Slot(*slot)).collect();
+    let plain = program.symbols.is_empty()
+        && program.constants.is_empty()
+        && unit.expected.is_none()
+        && unit.guards.is_empty()
+        && inputs == program.inputs
+        && outputs == program.outputs;
+    plain.then_some(s)
+}
+
+/// Prints the program of a segment as a function.
+fn print_segment(
+    unit: &Unit<'_>,
+    s: &Segment,
+    name: &str,
+    read: &[bool],
+    (kernels, module): (&Kernels<'_>, &mut Names),
+    printed: &mut Printed,
+) -> Result<()> {
+    let outputs: Vec<usize> = (0..s.outputs.len())
+        .filter(|k| read[s.outputs[*k]])
+        .collect();
+    let foreign: Vec<bool> = (s.inputs.iter())
+        .map(|slot| is_foreign(unit, *slot) && !is_laid_out(unit, *slot))
+        .collect();
+    let results = (outputs.as_slice(), foreign.as_slice());
+    let function = segment::function(s, name, results, kernels, module)?;
+    printed.segments.push_str(&function.text);
+    printed.has_weights |= !function.weights.is_empty();
+    printed.weights.extend(function.weights);
+    if let Some(load) = function.load {
+        (printed.loads).push(format!("LOADED[{}] = {load}()", quote(name)));
+    }
+    Ok(())
+}
+
+/// Returns the layouts of the weights that slots of a call begin with.
+fn weights_of(unit: &Unit<'_>) -> Result<Vec<(String, String)>> {
+    let mut out = Vec::new();
+    for (slot, object) in &unit.program.constants {
+        let Some(Object::Weight(name)) = unit.objects.get(*object) else {
+            continue;
+        };
+        let layout = unit
+            .layout(*slot)
+            .ok_or_else(|| Error::input("the program is damaged: a weight without a layout"))?;
+        // Sizes of weights have no symbols.
+        let symbols = vec![("n".to_string(), 0); unit.program.symbols.len()];
+        let mut sizes = Sizes::new(&unit.program.sizes, &symbols)?;
+        let n = tuple(&sizes.all(&layout.sizes)?);
+        let by = tuple(&sizes.all(&layout.strides)?);
+        out.push((
+            name.clone(),
+            format!("({}, {n}, {by})", dtype(layout.dtype.0)),
+        ));
+    }
+    Ok(out)
+}
+
+/// Returns true if the call lays out the tensor in a slot when it begins.
+fn is_laid_out(unit: &Unit<'_>, slot: usize) -> bool {
+    unit.expected.is_some() && unit.program.inputs.contains(&slot)
 }
 
 /// Returns true if a tensor may have another layout than the program says: it comes from the caller, from an operator, or is in
 /// the memory of another one.
-fn is_foreign(unit: &Unit<'_>, slot: usize) -> bool {
+pub(crate) fn is_foreign(unit: &Unit<'_>, slot: usize) -> bool {
     let program = unit.program;
     let weight = |c: &(usize, usize)| {
         c.0 == slot && matches!(unit.objects.get(c.1), Some(Object::Weight(_)))
     };
-    let made = |kind: &StepKind| match kind {
-        StepKind::Segment(s) => {
+    let made = |step: &Step| match (&step.kind, segment_of(step)) {
+        (_, Some(s)) => {
             let at = s.outputs.iter().position(|o| *o == slot);
             at.is_some_and(|k| segment::is_alone(&s.program, k))
         }
-        StepKind::Library(l) => l.call.is_none() && l.outs.contains(&slot),
+        (StepKind::Library(l), _) => l.call.is_none() && l.outs.contains(&slot),
         _ => false,
     };
-    let own = program.constants.iter().any(weight) || program.steps.iter().any(|s| made(&s.kind));
+    let own = program.constants.iter().any(weight) || program.steps.iter().any(made);
     !own
 }
 
 /// Returns for each slot if a step or an output reads it.
-fn reads(unit: &Unit<'_>) -> Vec<bool> {
+pub(crate) fn reads(unit: &Unit<'_>) -> Vec<bool> {
     let program = unit.program;
     let mut read = vec![false; program.slots];
     let mut mark = |slots: &[usize]| slots.iter().for_each(|s| read[*s] = true);
@@ -166,8 +259,7 @@ fn reads(unit: &Unit<'_>) -> Vec<bool> {
                 l.call.iter().for_each(|c| mark(&c.reads()));
             }
             StepKind::Kernel(k) => k.tensors.iter().flatten().for_each(|s| mark(&[*s])),
-            // Refused when it is printed.
-            StepKind::Work(_) => {}
+            StepKind::Work(w) => mark(&w.reads()),
         }
     }
     for o in &program.outputs {
@@ -182,10 +274,10 @@ fn reads(unit: &Unit<'_>) -> Vec<bool> {
 }
 
 /// Names symbols as the segments do.
-fn symbol_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
+pub(crate) fn symbol_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
     let mut wanted: Vec<Option<&str>> = vec![None; unit.program.symbols.len()];
     for step in &unit.program.steps {
-        if let StepKind::Segment(s) = &step.kind {
+        if let Some(s) = segment_of(step) {
             for (at, symbol) in s.symbols.iter().zip(&s.program.symbols) {
                 wanted[*at as usize].get_or_insert(&symbol.name);
             }
@@ -197,7 +289,7 @@ fn symbol_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
 }
 
 /// Names slots as the inputs, or as segments do.
-fn slot_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
+pub(crate) fn slot_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
     let program = unit.program;
     let mut wanted: Vec<Option<&str>> = vec![None; program.slots];
     for (slot, name) in program.inputs.iter().zip(unit.inputs) {
@@ -209,7 +301,7 @@ fn slot_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
         }
     }
     for step in &program.steps {
-        let StepKind::Segment(s) = &step.kind else {
+        let Some(s) = segment_of(step) else {
             continue;
         };
         for (slot, input) in s.inputs.iter().zip(&s.program.inputs) {
@@ -227,39 +319,39 @@ fn slot_names(unit: &Unit<'_>, names: &mut Names) -> Vec<String> {
 }
 
 impl<'a> Printer<'a> {
-    fn line(&mut self, text: String) {
+    pub(crate) fn line(&mut self, text: String) {
         self.lines.push(Line::Text(text));
     }
 
-    fn print(&mut self, functions: &[String], has_loads: bool) -> Result<String> {
+    fn print(
+        &mut self,
+        name: &str,
+        functions: &[Vec<String>],
+        printed: &Printed,
+    ) -> Result<String> {
         let program = self.unit.program;
         let inputs: Vec<String> = (program.inputs.iter())
             .map(|s| self.slots[*s].clone())
             .collect();
-        let count = inputs.len();
-        self.line(format!("if len(inputs) != {count}:"));
-        self.line(format!(
-            "    raise InputError(f\"the graph takes {count} inputs, got {{len(inputs)}}\")"
-        ));
-        match inputs.as_slice() {
-            [] => {}
-            [one] => self.line(format!("({one},) = inputs")),
-            all => self.line(format!("{} = inputs", all.join(", "))),
+        if !self.body {
+            self.unpack(&inputs);
+            self.expect_inputs();
         }
-        self.constants()?;
-        self.expect_inputs();
         self.bind_symbols(None);
         // Integers of segments have lines of the segments' size arithmetic, under the same names.
         self.expect_ints()?;
         self.lines.push(Line::Sizes(0));
-        if self.has_weights {
+        self.guards(0)?;
+        self.lay_out_inputs()?;
+        if printed.has_weights && !self.body {
             self.line("if not WEIGHTS:".into());
             self.line("    load_weights()".into());
         }
-        if has_loads {
+        if !printed.loads.is_empty() && !self.body {
             self.line("if not LOADED:".into());
             self.line("    load()".into());
         }
+        self.constants()?;
         for (at, step) in program.steps.iter().enumerate() {
             match &step.kind {
                 StepKind::Segment(s) => self.segment(s, &functions[at]),
@@ -269,21 +361,17 @@ impl<'a> Printer<'a> {
                     Some(c) => self.call(c)?,
                     None => self.library(&l.op, &l.inputs, &l.outs)?,
                 },
-                StepKind::Work(_) => {
-                    return Err(Error::unsupported(
-                        "work of the host (control flow, functions of the library) is not printed as source yet",
-                    ));
-                }
-                StepKind::Kernel(_) => {
-                    return Err(Error::unsupported(
-                        "a Triton kernel of the user is not printed as source yet",
-                    ));
-                }
+                StepKind::Work(w) => self.work(w, &functions[at])?,
+                StepKind::Kernel(k) => self.user_kernel(k)?,
             }
             if step.binds_symbols {
                 self.bind_symbols(Some(at));
             }
             self.lines.push(Line::Sizes(at + 1));
+            self.guards(at + 1)?;
+            if let StepKind::Work(w) = &step.kind {
+                self.conform(w, at + 1)?;
+            }
             // A value that nothing reads has no name in the text.
             let frees: Vec<String> = (step.frees.iter())
                 .filter(|s| self.read[**s] && self.is_named(**s, at) && !self.is_written(**s))
@@ -294,7 +382,33 @@ impl<'a> Printer<'a> {
             }
         }
         self.outputs()?;
-        Ok(self.finish(&inputs))
+        Ok(self.finish(name, &inputs))
+    }
+
+    /// Prints the assignment of the inputs to their names.
+    fn unpack(&mut self, inputs: &[String]) {
+        let count = inputs.len();
+        self.line(format!("if len(inputs) != {count}:"));
+        self.line(format!(
+            "    raise InputError(f\"the graph takes {count} inputs, got {{len(inputs)}}\")"
+        ));
+        match inputs {
+            [] => {}
+            [one] => self.line(format!("({one},) = inputs")),
+            all => self.line(format!("{} = inputs", all.join(", "))),
+        }
+    }
+
+    /// Prints the checks of the relations of sizes that are known after a step.
+    fn guards(&mut self, known: usize) -> Result<()> {
+        for g in self.unit.guards {
+            let of = |id| self.sizes.known(id);
+            if of(g.left).max(of(g.right)) == known {
+                let (left, right) = (self.sizes.get(g.left)?, self.sizes.get(g.right)?);
+                self.line(segment::guard(g, &left, &right));
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if a slot has a value after a step.
@@ -307,19 +421,19 @@ impl<'a> Printer<'a> {
             StepKind::View(v) => v.value == slot,
             StepKind::Library(l) => l.outs.contains(&slot),
             StepKind::Kernel(k) => k.outs.contains(&slot),
-            StepKind::Work(_) => false,
+            StepKind::Work(w) => w.fills().contains(&slot),
         };
         given || program.steps[..=at].iter().any(|s| made(&s.kind))
     }
 
     /// Returns true if a slot gets new contents at the end of the call.
-    fn is_written(&self, slot: usize) -> bool {
+    pub(crate) fn is_written(&self, slot: usize) -> bool {
         let writes = |o: &Out| matches!(o, Out::Mutation { into, .. } if *into == slot);
         self.unit.program.outputs.iter().any(writes)
     }
 
     /// Joins the lines of the body, with the size arithmetic where it is known.
-    fn finish(&mut self, inputs: &[String]) -> String {
+    fn finish(&mut self, name: &str, inputs: &[String]) -> String {
         let mut body = Vec::new();
         for line in std::mem::take(&mut self.lines) {
             match line {
@@ -328,13 +442,20 @@ impl<'a> Printer<'a> {
             }
         }
         let doc = match inputs {
+            _ if self.body => "A program that control flow calls.".to_string(),
             [] => "Runs the graph, which takes no inputs.".to_string(),
             names => format!("Runs the graph. Inputs: {}.", names.join(", ")),
         };
-        let mut text = format!("@torch.no_grad()\ndef call(*inputs):\n    \"\"\"{doc}\"\"\"\n");
+        let mut text = if self.body {
+            format!("def {name}({}):\n", inputs.join(", "))
+        } else {
+            format!("@torch.no_grad()\ndef {name}(*inputs):\n")
+        };
+        _ = writeln!(text, "    \"\"\"{doc}\"\"\"");
         let indent = match self.unit.code {
+            _ if self.body => "    ",
             Code::C { .. } => "    ",
-            Code::Gpu(_) => {
+            Code::Gpu(_) | Code::Built(..) => {
                 text.push_str("    with on_device():\n");
                 "        "
             }
@@ -353,12 +474,6 @@ impl<'a> Printer<'a> {
         for (slot, object) in &self.unit.program.constants {
             if !self.read[*slot] {
                 continue;
-            }
-            let is_weight = matches!(self.unit.objects.get(*object), Some(Object::Weight(_)));
-            if is_weight && !self.has_weights {
-                self.has_weights = true;
-                self.line("if not WEIGHTS:".into());
-                self.line("    load_weights()".into());
             }
             let value = self.object(*object)?;
             let name = self.slots[*slot].clone();
@@ -379,95 +494,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Returns what is known of the input at a position.
-    fn spec(&self, at: usize) -> Spec<'a> {
-        let program = self.unit.program;
-        let slot = program.inputs[at];
-        for step in &program.steps {
-            let StepKind::Segment(s) = &step.kind else {
-                continue;
-            };
-            let found = s.inputs.iter().position(|x| *x == slot);
-            match found.map(|k| &s.program.inputs[k].ty) {
-                Some(InputType::Tensor {
-                    dtype,
-                    sizes,
-                    strides,
-                }) => {
-                    return Spec::Tensor {
-                        segment: Some(s),
-                        dtype: dtype.0,
-                        sizes,
-                        strides,
-                    };
-                }
-                Some(InputType::Int { value }) => return Spec::Int(Some((s, *value))),
-                Some(InputType::Constant { value }) => return Spec::Constant(*value),
-                Some(InputType::Ignored) => return Spec::Ignored,
-                None => {}
-            }
-        }
-        if (program.symbols.iter()).any(|s| s.slot == slot && s.read == Read::Int) {
-            return Spec::Int(None);
-        }
-        match program.gpu.as_ref().and_then(|g| g.layouts[slot].as_ref()) {
-            Some(l) => Spec::Tensor {
-                segment: None,
-                dtype: l.dtype.0,
-                sizes: &l.sizes,
-                strides: &l.strides,
-            },
-            None if self.read[slot] => Spec::Unknown,
-            None => Spec::Ignored,
-        }
-    }
-
-    /// Prints checks of the inputs' kinds.
-    fn expect_inputs(&mut self) {
-        for at in 0..self.unit.program.inputs.len() {
-            let name = self.slots[self.unit.program.inputs[at]].clone();
-            let shown = quote(&name);
-            match self.spec(at) {
-                Spec::Tensor {
-                    dtype: d, sizes, ..
-                } => {
-                    let (d, rank) = (dtype(d), sizes.len());
-                    self.line(format!("expect({shown}, {name}, {d}, {rank})"));
-                }
-                Spec::Constant(value) => {
-                    let value = number(value);
-                    self.line(format!("expect_constant({shown}, {name}, {value})"));
-                }
-                Spec::Int(_) => self.line(format!("expect_int({shown}, {name})")),
-                Spec::Ignored | Spec::Unknown => {}
-            }
-        }
-    }
-
-    /// Prints the comparison of integers with the sizes that they must equal.
-    fn expect_ints(&mut self) -> Result<()> {
-        for at in 0..self.unit.program.inputs.len() {
-            let Spec::Int(Some((s, value))) = self.spec(at) else {
-                continue;
-            };
-            let name = self.slots[self.unit.program.inputs[at]].clone();
-            let mut sizes = self.sizes_of(s)?;
-            let wanted = sizes.get(value)?;
-            if self.symbols.contains(&wanted) {
-                continue;
-            }
-            for line in sizes.definitions(0) {
-                self.line(line);
-            }
-            self.line(format!("if {name} != {wanted}:"));
-            let text = format!("input `{name}` must be {{{wanted}}}, got {{{name}}}");
-            self.line(format!("    raise InputError(f{})", quote(&text)));
-        }
-        Ok(())
-    }
-
     /// Returns the sizes of a segment by the names of the call's symbols.
-    fn sizes_of(&self, s: &'a Segment) -> Result<Sizes<'a>> {
+    pub(crate) fn sizes_of(&self, s: &'a Segment) -> Result<Sizes<'a>> {
         let symbols: Vec<(String, usize)> = (s.symbols.iter())
             .map(|k| (self.symbols[*k as usize].clone(), 0))
             .collect();
@@ -499,11 +527,16 @@ impl<'a> Printer<'a> {
                     quote(value)
                 ),
             };
+            let bounds = self.unit.bounds.get(k);
+            let check =
+                bounds.and_then(|b| segment::within(&self.symbols[k], &b.name, b.lower, b.upper));
             self.line(text);
+            check.into_iter().for_each(|c| self.line(c));
         }
     }
 
-    fn segment(&mut self, s: &Segment, function: &str) {
+    pub(crate) fn segment(&mut self, s: &Segment, function: &[String]) {
+        let function = function.first().map_or("", String::as_str);
         let tensors = tensors(s).into_iter().map(|k| s.inputs[k]);
         let mut arguments: Vec<String> = tensors.map(|slot| self.slots[slot].clone()).collect();
         arguments.extend(s.symbols.iter().map(|k| self.symbols[*k as usize].clone()));
@@ -617,6 +650,96 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
+    /// Prints a launch of a kernel of the user's, which writes into copies.
+    fn user_kernel(&mut self, k: &UserKernel) -> Result<()> {
+        let damaged = || Error::input("the program is damaged: a kernel of the user's");
+        if self.body {
+            return Err(Error::unsupported(format!(
+                "a Triton kernel of the user within control flow ({}) is not printed as source yet",
+                k.title
+            )));
+        }
+        let name = self.kernels.user(k.kernel).ok_or_else(damaged)?.to_string();
+        let gpu = self.unit.program.gpu.as_ref().ok_or_else(damaged)?;
+        let signature = &gpu.kernels.get(k.kernel).ok_or_else(damaged)?.signature;
+        let mut tensors = Vec::with_capacity(k.tensors.len());
+        // The layouts of the tensors, for descriptors.
+        let mut layouts = Vec::with_capacity(k.tensors.len());
+        for (at, slot) in k.tensors.iter().enumerate() {
+            let written = k.written.iter().position(|w| *w == at);
+            let out = written.and_then(|w| k.outs.get(w)).copied();
+            let of = out.or(*slot).ok_or_else(damaged)?;
+            let layout = [Some(of), *slot].into_iter().flatten();
+            let layout = layout
+                .into_iter()
+                .find_map(|s| gpu.layouts.get(s)?.as_ref());
+            layouts.push(layout);
+            let Some(out) = out else {
+                let value = self.slots[of].clone();
+                tensors.push(if k.aligned.contains(&at) {
+                    format!("aligned({value})")
+                } else {
+                    value
+                });
+                continue;
+            };
+            let to = self.slots[out].clone();
+            let text = match (layout, slot) {
+                (_, Some(from)) => format!("copied({})", self.slots[*from]),
+                (None, None) => return Err(damaged()),
+                (Some(layout), None) => {
+                    let sizes = tuple(&self.sizes.all(&layout.sizes)?);
+                    let strides = tuple(&self.sizes.all(&layout.strides)?);
+                    format!(
+                        "strided_memory({sizes}, {strides}, {})",
+                        dtype(layout.dtype.0)
+                    )
+                }
+            };
+            self.line(format!("{to} = {text}"));
+            tensors.push(to);
+        }
+        let grid = [&k.grid[0], &k.grid[1], &k.grid[2]].map(|a| self.argument(a, &tensors));
+        let grid: Vec<String> = grid.into_iter().collect::<Result<_>>()?;
+        let mut arguments = vec![tuple(&grid)];
+        for (a, (_, ty)) in k.arguments.iter().zip(signature) {
+            let Argument::Descriptor(at) = a else {
+                arguments.push(self.argument(a, &tensors)?);
+                continue;
+            };
+            let layout = layouts.get(*at).copied().flatten().ok_or_else(damaged)?;
+            let (_, block) = map_type(ty).ok_or_else(damaged)?;
+            let (sizes, strides) = (
+                self.sizes.all(&layout.sizes)?,
+                self.sizes.all(&layout.strides)?,
+            );
+            arguments.push(format!(
+                "tensor_map({}, 0, {}, {}, {}, [{}])",
+                tensors.get(*at).ok_or_else(damaged)?,
+                dtype(layout.dtype.0),
+                tuple(&sizes),
+                tuple(&strides),
+                block.join(", ")
+            ));
+        }
+        if !k.origin.is_empty() {
+            self.line(format!("# {}", plain(&k.origin)));
+        }
+        self.line(format!("{name}({})", arguments.join(", ")));
+        Ok(())
+    }
+
+    /// Returns what a kernel of the user's takes, other than a descriptor.
+    fn argument(&mut self, a: &Argument, tensors: &[String]) -> Result<String> {
+        Ok(match a {
+            Argument::Tensor(at) | Argument::Descriptor(at) => (tensors.get(*at).cloned())
+                .ok_or_else(|| Error::input("the program is damaged: an argument of a kernel"))?,
+            Argument::Size(id) => self.sizes.get(*id)?,
+            Argument::Int(i) => i.to_string(),
+            Argument::Float(f) => number(inrush_program::Num::FloatBits(f.to_bits())),
+        })
+    }
+
     /// Prints the new contents of inputs and weights, and the results. What writes may change is copied before the first of them.
     fn outputs(&mut self) -> Result<()> {
         let program = self.unit.program;
@@ -650,14 +773,18 @@ impl<'a> Printer<'a> {
                     } else {
                         self.slots[*value].clone()
                     };
-                    writes.push(format!("{}.copy_({value})", self.slots[*into]));
+                    let into = self.given[*into].as_ref().unwrap_or(&self.slots[*into]);
+                    writes.push(format!("{into}.copy_({value})"));
                 }
             }
         }
         for w in writes {
             self.line(w);
         }
-        self.line(format!("return {}", tuple(&results)));
+        self.line(match results.as_slice() {
+            [_, ..] if self.body => format!("return {}", results.join(", ")),
+            all => format!("return {}", tuple(all)),
+        });
         Ok(())
     }
 
@@ -669,108 +796,10 @@ impl<'a> Printer<'a> {
         name
     }
 
-    /// Prints the function that draws inputs.
-    fn print_inputs(&mut self) -> Result<String> {
-        let mut body = vec![
-            "\"\"\"Returns inputs of the right shapes, with drawn elements.\"\"\"".to_string(),
-        ];
-        for (k, s) in self.unit.program.symbols.iter().enumerate() {
-            if s.after.is_none() {
-                let value = self.sample(k);
-                body.push(format!("{} = {value}", self.symbols[k]));
-            }
-        }
-        let mut values = Vec::new();
-        for (at, slot) in self.unit.program.inputs.iter().enumerate() {
-            let name = &self.slots[*slot].clone();
-            let value = match self.spec(at) {
-                Spec::Tensor {
-                    segment,
-                    dtype: d,
-                    sizes,
-                    strides,
-                } => {
-                    let mut own = match segment {
-                        Some(s) => self.sizes_of(s)?,
-                        None => Sizes::new(&self.unit.program.sizes, &self.known())?,
-                    };
-                    let (n, by) = (tuple(&own.all(sizes)?), tuple(&own.all(strides)?));
-                    let made = format!("drawn({}, {n}, {by})", dtype(d));
-                    self.defined(name, made, own.definitions(0), &mut body)
-                }
-                Spec::Int(Some((s, value))) => {
-                    let mut own = self.sizes_of(s)?;
-                    let value = own.get(value)?;
-                    self.defined(name, value, own.definitions(0), &mut body)
-                }
-                Spec::Int(None) => {
-                    let symbols = self.unit.program.symbols.iter();
-                    let of = symbols.zip(&self.symbols).find(|(s, _)| s.slot == *slot);
-                    of.map_or("0".into(), |(_, name)| name.clone())
-                }
-                Spec::Constant(value) => number(value),
-                Spec::Ignored => "None".into(),
-                Spec::Unknown => {
-                    body.push(format!(
-                        "raise InputError({})",
-                        quote(&format!(
-                            "nothing tells the shape of the input `{name}`: pass inputs to `call`"
-                        ))
-                    ));
-                    "None".into()
-                }
-            };
-            values.push(format!("{value},  # {name}"));
-        }
-        let mut text = String::from("def inputs():\n");
-        for line in body {
-            text.push_str(&format!("    {line}\n"));
-        }
-        text.push_str("    return [\n");
-        for v in values {
-            text.push_str(&format!("        {v}\n"));
-        }
-        text.push_str("    ]\n\n\n");
-        Ok(text)
-    }
-
-    /// Returns an expression over `lines`. The next input may define lines of the same names, so it becomes a variable where there are
-    /// some.
-    fn defined(
-        &mut self,
-        name: &str,
-        value: String,
-        lines: Vec<String>,
-        body: &mut Vec<String>,
-    ) -> String {
-        if lines.is_empty() {
-            return value;
-        }
-        body.extend(lines);
-        let drawn = self.names.fresh(name);
-        body.push(format!("{drawn} = {value}"));
-        drawn
-    }
-
-    fn known(&self) -> Vec<(String, usize)> {
+    /// Returns the names of the symbols, and the step after which each is known.
+    pub(crate) fn known(&self) -> Vec<(String, usize)> {
         (self.symbols.iter().zip(&self.unit.program.symbols))
             .map(|(name, s)| (name.clone(), s.after.map_or(0, |a| a + 1)))
             .collect()
-    }
-
-    /// Returns a value of a symbol that all segments take.
-    fn sample(&self, symbol: usize) -> i64 {
-        let (mut lower, mut upper) = (i64::MIN, i64::MAX);
-        for step in &self.unit.program.steps {
-            if let StepKind::Segment(s) = &step.kind {
-                for (k, own) in s.symbols.iter().zip(&s.program.symbols) {
-                    if *k as usize == symbol {
-                        lower = lower.max(own.lower);
-                        upper = upper.min(own.upper);
-                    }
-                }
-            }
-        }
-        SAMPLE.min(upper).max(lower)
     }
 }

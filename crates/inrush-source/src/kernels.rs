@@ -1,9 +1,10 @@
 //! Sources of kernels, and the object that launches each.
 
-use crate::names::{Names, quote};
+use crate::names::{Names, plain, quote};
 use crate::{Code, Unit};
 use inrush_base::{Error, ErrorKind, Result};
-use inrush_program::host::StepKind;
+use inrush_program::host::{HostProgram, Segment, Step as HostStep, StepKind};
+use inrush_program::parts::Work;
 use inrush_program::{GpuKernel, Kernel, Step};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,6 +26,10 @@ pub(crate) struct Kernels<'a> {
     pub(crate) has_epilogues: bool,
     /// Some kernel takes tensor maps.
     pub(crate) has_maps: bool,
+    /// Some kernel is the user's.
+    pub(crate) has_users: bool,
+    /// Names of the objects that launch kernels of the user's, by position among the program's kernels.
+    users: BTreeMap<usize, String>,
 }
 
 impl<'a> Kernels<'a> {
@@ -38,10 +43,15 @@ impl<'a> Kernels<'a> {
             text: String::new(),
             has_epilogues: false,
             has_maps: false,
+            has_users: false,
+            users: BTreeMap::new(),
         };
         match unit.code {
             Code::C { flags, libraries } => kernels.print_c(unit, flags, libraries, names),
-            Code::Gpu(_) => kernels.print_gpu(unit, names)?,
+            Code::Gpu(_) | Code::Built(..) => {
+                kernels.print_gpu(unit, names)?;
+                kernels.print_users(unit, names)?;
+            }
         }
         Ok(kernels)
     }
@@ -93,10 +103,12 @@ impl<'a> Kernels<'a> {
     }
 
     fn print_gpu(&mut self, unit: &Unit<'a>, names: &mut Names) -> Result<()> {
-        let gpu = (unit.program.gpu.as_ref())
-            .ok_or_else(|| Error::input("the program is damaged: it has no GPU"))?;
-        let sources: BTreeMap<&str, &GpuKernel> =
-            gpu.kernels.iter().map(|k| (k.symbol.as_str(), k)).collect();
+        let mut sources: BTreeMap<&str, &GpuKernel> = BTreeMap::new();
+        for p in programs(unit.program) {
+            let gpu = (p.gpu.as_ref())
+                .ok_or_else(|| Error::input("the program is damaged: it has no GPU"))?;
+            sources.extend(gpu.kernels.iter().map(|k| (k.symbol.as_str(), k)));
+        }
         // Definitions that stand in the file, by name.
         let mut defined: BTreeMap<String, String> = BTreeMap::new();
         for (kernel, _) in used(unit) {
@@ -131,6 +143,72 @@ impl<'a> Kernels<'a> {
             self.by_symbol.insert(&kernel.symbol, Named { name, gpu });
         }
         Ok(())
+    }
+
+    /// Prints kernels of the user's, each as a module of its own: what they name may have the same name in another.
+    fn print_users(&mut self, unit: &Unit<'a>, names: &mut Names) -> Result<()> {
+        for step in &unit.program.steps {
+            let StepKind::Kernel(k) = &step.kind else {
+                continue;
+            };
+            if self.users.contains_key(&k.kernel) {
+                continue;
+            }
+            let kernels = unit.program.gpu.as_ref().map(|g| g.kernels.as_slice());
+            let source = kernels.and_then(|all| all.get(k.kernel)).ok_or_else(|| {
+                Error::input("the program is damaged: a kernel of the user's without source")
+            })?;
+            let is_digest = |l: &&str| l.starts_with("DIGEST = ");
+            let constants = source
+                .text
+                .lines()
+                .find_map(|l| l.strip_prefix("CONSTANTS = "));
+            let text: Vec<&str> = (source.text.lines())
+                .filter(|l| !is_digest(l) && !l.starts_with("CONSTANTS = "))
+                .collect();
+            let text = text.join("\n");
+            let text = if text.contains("'''") || text.contains('\r') {
+                quote(&text)
+            } else {
+                format!("r'''{}\n'''", text.trim_end())
+            };
+            let name = names.fresh(&format!("{}_kernel", source.function));
+            let pairs = |items: &[(String, String)]| {
+                let all = items.iter().map(|(n, t)| format!("{}: {t}", quote(n)));
+                all.collect::<Vec<_>>().join(", ")
+            };
+            let quoted: Vec<(String, String)> = (source.signature.iter())
+                .map(|(n, t)| (n.clone(), quote(t)))
+                .collect();
+            let numbers: Vec<(String, String)> = (source.constants.iter())
+                .map(|(n, v)| (n.clone(), v.to_string()))
+                .collect();
+            let constants = match constants {
+                Some(more) => format!("{{**{}, {}}}", more.trim(), pairs(&numbers)),
+                None => format!("{{{}}}", pairs(&numbers)),
+            };
+            let divisible: Vec<String> = source.divisible.iter().map(usize::to_string).collect();
+            _ = writeln!(
+                self.text,
+                "# {}\n{name} = UserKernel(\n    user_function({}, {text}),\n    {{{}}},\n    {constants},\n    \
+                 divisible=[{}],\n    num_warps={},\n    num_stages={},\n)\n\n",
+                plain(&k.title),
+                quote(&source.function),
+                pairs(&quoted),
+                divisible.join(", "),
+                source.warps,
+                source.stages,
+            );
+            self.has_users = true;
+            self.has_maps |= source.signature.iter().any(|(_, t)| map_type(t).is_some());
+            self.users.insert(k.kernel, name);
+        }
+        Ok(())
+    }
+
+    /// Returns the object that launches a kernel of the user's.
+    pub(crate) fn user(&self, kernel: usize) -> Option<&str> {
+        self.users.get(&kernel).map(String::as_str)
     }
 
     /// Prints a kernel's module without its imports and without definitions that are there. Returns the name of its function.
@@ -174,10 +252,7 @@ impl<'a> Kernels<'a> {
 /// Returns the kernels that steps name, in order, each with true if it takes the sums of products.
 pub(crate) fn used<'a>(unit: &Unit<'a>) -> Vec<(&'a Kernel, bool)> {
     let mut out = Vec::new();
-    for step in &unit.program.steps {
-        let StepKind::Segment(s) = &step.kind else {
-            continue;
-        };
+    for s in segments(unit.program) {
         let p = &s.program;
         for step in p.load_steps.iter().chain(&p.steps) {
             match step {
@@ -188,6 +263,38 @@ pub(crate) fn used<'a>(unit: &Unit<'a>) -> Vec<(&'a Kernel, bool)> {
         }
     }
     out
+}
+
+/// Returns a program and those that its control flow calls, in the order of the steps.
+pub(crate) fn programs(program: &HostProgram) -> Vec<&HostProgram> {
+    let mut all = vec![program];
+    for step in &program.steps {
+        if let StepKind::Work(w) = &step.kind {
+            let bodies = w.bodies().into_iter();
+            all.extend(bodies.flat_map(|(_, b)| programs(&b.program.program)));
+        }
+    }
+    all
+}
+
+/// Returns the segments of these programs.
+pub(crate) fn segments(program: &HostProgram) -> Vec<&Segment> {
+    let programs = programs(program).into_iter();
+    programs
+        .flat_map(|p| p.steps.iter().filter_map(segment_of))
+        .collect()
+}
+
+/// Returns the segment that a step runs; calls of the library alone are one too.
+pub(crate) fn segment_of(step: &HostStep) -> Option<&Segment> {
+    match &step.kind {
+        StepKind::Segment(s) => Some(s),
+        StepKind::Work(w) => match &**w {
+            Work::Library { segment, .. } => Some(segment),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Returns the errors of a kernel's checks.

@@ -9,6 +9,9 @@
 //! kernels   sources of kernels, and an object for each
 //! segment   a program as a function
 //! host      the steps of a call as a function
+//! inputs    checks of a call's inputs, and drawn ones
+//! control   control flow, and functions whose data decide sizes
+//! parts     programs in parts as steps of a call
 //! module    the file
 //! python/   helpers that printed files begin with
 //! cpp/      the same for C++, on CPUs
@@ -21,21 +24,25 @@
 
 #![forbid(unsafe_code)]
 
+mod control;
 mod cpp;
 mod host;
+mod inputs;
 mod kernels;
 mod module;
 mod names;
+mod parts;
 mod segment;
 mod sizes;
 
-use inrush_base::{Device, Error, Result};
+use inrush_base::Device;
 use inrush_program::host as host_objects;
-use inrush_program::host::HostProgram;
-use inrush_program::{Program, SymbolSource};
+use inrush_program::host::{Bounds, Expected, HostProgram, Layout, Lowered};
+use inrush_program::{BinaryInfo, Guard};
 
 pub use cpp::{CppFile, CppWeight, cpp};
 pub use module::python;
+pub use parts::host_program;
 
 /// A compiled graph, with all that its file says besides the program.
 #[derive(Copy, Clone)]
@@ -54,6 +61,46 @@ pub struct Unit<'a> {
     pub archive: Option<&'a str>,
     /// How its kernels are built.
     pub code: Code<'a>,
+    /// Conditions on sizes besides those of segments.
+    pub guards: &'a [Guard],
+    /// Names and bounds of the symbols; empty where segments tell them.
+    pub bounds: &'a [Bounds],
+    /// Inputs and layouts of a program in parts for a CPU.
+    pub expected: Option<&'a Expected>,
+}
+
+impl<'a> Unit<'a> {
+    /// Returns the unit of a program that a package would hold, whose objects are `objects`. It has no name.
+    pub fn of(lowered: &'a Lowered, objects: &'a [Object], code: Code<'a>) -> Unit<'a> {
+        let in_parts = lowered.expected != Expected::default();
+        Unit {
+            name: "",
+            target: "",
+            program: &lowered.program,
+            objects,
+            inputs: &lowered.inputs,
+            archive: None,
+            code,
+            guards: &lowered.guards,
+            bounds: &lowered.bounds,
+            expected: in_parts.then_some(&lowered.expected),
+        }
+    }
+
+    /// Returns the unit of a program that control flow calls.
+    pub(crate) fn of_body<'b>(&'b self, body: &'b Lowered, objects: &'b [Object]) -> Unit<'b> {
+        Unit::of(body, objects, self.code)
+    }
+
+    /// Returns the layout of the tensor in a slot, if the program says it.
+    pub(crate) fn layout(&self, slot: usize) -> Option<&'a Layout> {
+        let layouts = match (&self.program.gpu, self.expected) {
+            (Some(gpu), _) => &gpu.layouts,
+            (None, Some(expected)) => &expected.layouts,
+            (None, None) => return None,
+        };
+        layouts.get(slot)?.as_ref()
+    }
 }
 
 /// How kernels are built.
@@ -64,8 +111,19 @@ pub enum Code<'a> {
         flags: &'a [&'a str],
         libraries: &'a [&'a str],
     },
-    /// By the kernel compiler, for a kind of GPU.
+    /// By the kernel compiler, for a kind of GPU, when the file runs.
     Gpu(&'a Device),
+    /// They are built for a kind of GPU, in the order of the program's kernels.
+    Built(&'a Device, &'a [Built]),
+}
+
+/// A kernel that is built.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The numbers that a launch needs.
+    pub info: BinaryInfo,
+    /// Machine code.
+    pub code: Vec<u8>,
 }
 
 /// An object of the host, as the file can name it.
@@ -87,25 +145,4 @@ impl From<&host_objects::Object> for Object {
             host_objects::Object::None => Object::Expression("None".into()),
         }
     }
-}
-
-/// Returns the host program of a program that a package would hold: its only step.
-///
-/// # Errors
-/// An unsupported error for a program in parts.
-pub fn host_program(program: Program, pieces: Vec<String>) -> Result<HostProgram> {
-    if program.parts.is_some() {
-        return Err(Error::unsupported(
-            "a program in parts (control flow, or sizes that depend on data) is not printed as source yet",
-        ));
-    }
-    program.verify()?;
-    let of_data = |s: &inrush_program::Symbol| matches!(s.source, SymbolSource::Data);
-    if program.symbols.iter().any(of_data) {
-        return Err(Error::input("a size that depends on data outside of parts"));
-    }
-    Ok(HostProgram {
-        pieces,
-        ..HostProgram::of(program)
-    })
 }

@@ -1,20 +1,21 @@
 //! The file: a comment that says what it is, imports, helpers, kernels, functions.
 
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, segments};
 use crate::names::{Names, plain, quote};
 use crate::{Code, Unit, host};
 use inrush_base::{Device, Error, Result};
 use inrush_program::SEED;
-use inrush_program::host::StepKind;
 use std::fmt::Write;
 
 const COMMON: &str = include_str!("python/common.py");
 const CALLS: &str = include_str!("python/calls.py");
 const CPU: &str = include_str!("python/cpu.py");
+const CONTROL: &str = include_str!("python/control.py");
 const CONTRACT: &str = include_str!("python/contract.py");
 const GPU: &str = include_str!("python/gpu.py");
 const LIBRARY: &str = include_str!("python/library.py");
 const MAPS: &str = include_str!("python/maps.py");
+const USER_KERNELS: &str = include_str!("python/user_kernels.py");
 const WATCH: &str = include_str!("python/watch.py");
 const WEIGHTS: &str = include_str!("python/weights.py");
 const MAIN: &str = include_str!("python/main.py");
@@ -29,6 +30,7 @@ const MODULES: &[&str] = &[
     "ctypes",
     "functools",
     "itertools",
+    "linecache",
     "math",
     "operator",
     "os",
@@ -37,6 +39,7 @@ const MODULES: &[&str] = &[
     "subprocess",
     "tempfile",
     "time",
+    "types",
     "zlib",
 ];
 
@@ -46,20 +49,17 @@ const MODULES: &[&str] = &[
 /// An unsupported error that names what has no source, an input error for a damaged program.
 pub fn python(unit: &Unit<'_>) -> Result<String> {
     unit.program.check(unit.objects.len())?;
-    for step in &unit.program.steps {
-        if let StepKind::Segment(s) = &step.kind {
-            s.program.verify()?;
-        }
+    for s in segments(unit.program) {
+        s.program.verify()?;
     }
     let device = match unit.code {
         Code::C { .. } => CPU.to_string(),
-        Code::Gpu(device) => of_gpu(unit, device)?,
+        Code::Gpu(device) | Code::Built(device, _) => of_gpu(unit, device)?,
     };
     let mut names = names(&device);
     let kernels = Kernels::new(unit, &mut names)?;
     let printed = host::call(unit, &kernels, &mut names)?;
     let mut weights = printed.weights;
-    weights.extend(weights_of(unit)?);
     weights.sort();
     weights.dedup();
     let mut text = String::new();
@@ -76,12 +76,18 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
         add(MAPS);
     }
     add(COMMON);
+    if kernels.has_users {
+        add(USER_KERNELS);
+    }
     if printed.segments.contains(" library(") {
         add(LIBRARY);
     }
-    let calls = |part: &&str| printed.call.contains(part);
-    if ["flat(", "view(", "constant("].iter().any(calls) {
+    let named = |part: &&str| printed.call.contains(part) || printed.segments.contains(part);
+    if ["flat(", "view(", "constant("].iter().any(named) {
         add(CALLS);
+    }
+    if ["owned(", "turns(", "conformed("].iter().any(named) {
+        add(CONTROL);
     }
     if printed.has_weights {
         add(&print_weights(unit, &weights)?);
@@ -120,7 +126,19 @@ pub(crate) fn has_library(function: &str) -> bool {
 /// Returns the names that helpers and the text around kernels define.
 fn names(device: &str) -> Names {
     let parts = [
-        device, COMMON, CALLS, CPU, CONTRACT, GPU, LIBRARY, MAPS, WATCH, WEIGHTS, MAIN,
+        device,
+        COMMON,
+        CALLS,
+        CPU,
+        CONTRACT,
+        CONTROL,
+        GPU,
+        LIBRARY,
+        MAPS,
+        USER_KERNELS,
+        WATCH,
+        WEIGHTS,
+        MAIN,
     ];
     let mut names = Names::of_module(&parts.join("\n"));
     let others = [
@@ -190,31 +208,6 @@ fn of_gpu(unit: &Unit<'_>, device: &Device) -> Result<String> {
     ))
 }
 
-/// Returns the layouts of the weights that slots of the call begin with.
-fn weights_of(unit: &Unit<'_>) -> Result<Vec<(String, String)>> {
-    let mut out = Vec::new();
-    for (slot, object) in &unit.program.constants {
-        let Some(crate::Object::Weight(name)) = unit.objects.get(*object) else {
-            continue;
-        };
-        let layouts = unit.program.gpu.as_ref().map(|g| &g.layouts);
-        let layout = layouts.and_then(|l| l.get(*slot)?.as_ref());
-        let layout = layout
-            .ok_or_else(|| Error::input("the program is damaged: a weight without a layout"))?;
-        let mut sizes = crate::sizes::Sizes::new(&unit.program.sizes, &symbols(unit))?;
-        let n = crate::names::tuple(&sizes.all(&layout.sizes)?);
-        let by = crate::names::tuple(&sizes.all(&layout.strides)?);
-        let d = crate::segment::dtype(layout.dtype.0);
-        out.push((name.clone(), format!("({d}, {n}, {by})")));
-    }
-    Ok(out)
-}
-
-/// Returns placeholders for symbols, of which sizes of weights have none.
-fn symbols(unit: &Unit<'_>) -> Vec<(String, usize)> {
-    vec![("n".to_string(), 0); unit.program.symbols.len()]
-}
-
 fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String> {
     let archive = (unit.archive).ok_or_else(|| {
         Error::unsupported("a graph with weights is not printed without the archive that has them")
@@ -244,7 +237,9 @@ fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
     };
     let needs = match unit.code {
         Code::C { .. } => "PyTorch and a C compiler",
-        Code::Gpu(_) => "PyTorch and Triton; with TRITON_INTERPRET=1 it runs without a GPU, slowly",
+        Code::Gpu(_) | Code::Built(..) => {
+            "PyTorch and Triton; with TRITON_INTERPRET=1 it runs without a GPU, slowly"
+        }
     };
     let weights = if has_weights {
         "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`."
@@ -263,7 +258,7 @@ fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
         }
     }
     out.push_str("\nimport torch\n");
-    if let Code::Gpu(_) = unit.code {
+    if let Code::Gpu(_) | Code::Built(..) = unit.code {
         out.push_str("import triton\nimport triton.language as tl\n");
         if text.contains("libdevice.") {
             out.push_str("from triton.language.extra import libdevice\n");

@@ -3,6 +3,7 @@
 //! Each value in the arena is memory of its own, made before the first step that names it and released after the last one: the
 //! arena's plan is what the executor does to save allocations, and values do not overlap while they live.
 
+use crate::inputs::laid_out;
 use crate::kernels::{Kernels, Named, map_type};
 use crate::module;
 use crate::names::{Names, plain, quote, tuple};
@@ -10,8 +11,8 @@ use crate::sizes::Sizes;
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::Segment;
 use inrush_program::{
-    BufferId, Contract, InputType, Launch, LibraryCall, Num, Operand, Output, Place, Program,
-    Reads, Relation, SizeId, Step,
+    BufferId, Contract, Guard, InputType, Launch, LibraryCall, Num, Operand, Output, Place,
+    Program, Relation, SizeId, Step,
 };
 
 /// A printed program.
@@ -49,6 +50,32 @@ pub(crate) fn number(n: Num) -> String {
             f => format!("float(\"{f}\")"),
         },
     }
+}
+
+/// Returns the check of the range of a symbol; `None` for one that has every value.
+pub(crate) fn within(name: &str, shown: &str, lower: i64, upper: i64) -> Option<String> {
+    let least = match lower {
+        i64::MIN => "-math.inf".to_string(),
+        v => v.to_string(),
+    };
+    let most = match upper {
+        i64::MAX => "math.inf".to_string(),
+        v => v.to_string(),
+    };
+    let bounded = lower > i64::MIN || upper < i64::MAX;
+    bounded.then(|| format!("within({}, {name}, {least}, {most})", quote(shown)))
+}
+
+/// Returns the check of a relation of sizes.
+pub(crate) fn guard(g: &Guard, left: &str, right: &str) -> String {
+    let relation = match g.relation {
+        Relation::Eq => "==",
+        Relation::Ne => "!=",
+        Relation::Le => "<=",
+        Relation::Lt => "<",
+    };
+    let why = quote(&g.why);
+    format!("guard({left} {relation} {right}, {why}, {left}, {right})")
 }
 
 /// Prints the program of a segment as the function `name`, which returns the outputs at the positions `wanted`. Layouts are
@@ -237,31 +264,12 @@ impl<'a, 'k> Printer<'a, 'k> {
     /// Prints the checks of symbols and guards.
     fn checks(&mut self, symbols: &[String]) -> Result<()> {
         for (s, name) in self.p().symbols.iter().zip(symbols) {
-            let lower = match s.lower {
-                i64::MIN => "-math.inf".to_string(),
-                v => v.to_string(),
-            };
-            let upper = match s.upper {
-                i64::MAX => "math.inf".to_string(),
-                v => v.to_string(),
-            };
-            if s.lower > i64::MIN || s.upper < i64::MAX {
-                let shown = quote(&s.name);
-                self.line(format!("within({shown}, {name}, {lower}, {upper})"));
-            }
+            let line = within(name, &s.name, s.lower, s.upper);
+            self.lines.extend(line);
         }
         for g in &self.p().guards {
             let (left, right) = (self.sizes.get(g.left)?, self.sizes.get(g.right)?);
-            let relation = match g.relation {
-                Relation::Eq => "==",
-                Relation::Ne => "!=",
-                Relation::Le => "<=",
-                Relation::Lt => "<",
-            };
-            let why = quote(&g.why);
-            self.line(format!(
-                "guard({left} {relation} {right}, {why}, {left}, {right})"
-            ));
+            self.line(guard(g, &left, &right));
         }
         Ok(())
     }
@@ -308,16 +316,8 @@ impl<'a, 'k> Printer<'a, 'k> {
         if !foreign {
             return Ok(());
         }
-        let reads = match input.reads {
-            Reads::Elements => "",
-            Reads::Memory => ", \"memory\"",
-            Reads::Storage => ", \"storage\"",
-        };
-        self.line(format!(
-            "{name} = laid_out({}, {name}, {}, {sizes}, {strides}{reads})",
-            quote(&input.name),
-            dtype(d.0)
-        ));
+        let layout = (sizes.as_str(), strides.as_str());
+        self.line(laid_out(&name, &input.name, d.0, layout, input.reads));
         Ok(())
     }
 

@@ -60,7 +60,15 @@ impl<'a> Sizes<'a> {
     /// As [`Sizes::new`].
     pub(crate) fn cpp(lines: &'a [Size], symbols: &[String]) -> Result<Sizes<'a>> {
         let symbols: Vec<(String, usize)> = symbols.iter().map(|s| (s.clone(), 0)).collect();
-        Self::of(lines, &symbols, Language::Cpp)
+        Self::cpp_after(lines, &symbols)
+    }
+
+    /// Builds the texts in C++. `symbols` are as in [`Sizes::new`].
+    ///
+    /// # Errors
+    /// As [`Sizes::new`].
+    pub(crate) fn cpp_after(lines: &'a [Size], symbols: &[(String, usize)]) -> Result<Sizes<'a>> {
+        Self::of(lines, symbols, Language::Cpp)
     }
 
     fn of(lines: &'a [Size], symbols: &[(String, usize)], language: Language) -> Result<Sizes<'a>> {
@@ -153,6 +161,11 @@ impl<'a> Sizes<'a> {
             _ if binds < Binds::Product => format!("({text}) // {by}"),
             _ => format!("{text} // {by}"),
         })
+    }
+
+    /// Returns the step after which a size is known: 0 for what a call begins with.
+    pub(crate) fn known(&self, id: SizeId) -> usize {
+        self.texts.get(id.0 as usize).map_or(0, |t| t.known)
     }
 
     /// Returns the value of a size that is a number.

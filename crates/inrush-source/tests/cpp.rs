@@ -4,8 +4,8 @@ mod common;
 
 use common::scaled;
 use inrush_base::{Device, ErrorKind};
-use inrush_program::host::{HostProgram, StepKind};
-use inrush_source::{Code, CppWeight, Unit, cpp, host_program};
+use inrush_program::host::{Call, HostProgram, StepKind};
+use inrush_source::{Code, CppWeight, Object, Unit, cpp, host_program};
 
 const SOURCE: &str = "typedef int i32; typedef long long i64;
 static i32 one(i32 x) { return x; }
@@ -31,7 +31,9 @@ fn program(replacements: &[(&str, &str)]) -> HostProgram {
     let mut all = vec![(r#"\"range\"""#, r#"\"range\"??/""#)];
     all.extend_from_slice(replacements);
     let program = scaled(&all);
-    host_program(program, vec![SOURCE.into(), MORE.into()]).unwrap()
+    host_program(program, vec![SOURCE.into(), MORE.into()])
+        .unwrap()
+        .program
 }
 
 fn unit(program: &HostProgram) -> Unit<'_> {
@@ -46,6 +48,9 @@ fn unit(program: &HostProgram) -> Unit<'_> {
             flags: FLAGS,
             libraries: &["-lm"],
         },
+        guards: &[],
+        bounds: &[],
+        expected: None,
     }
 }
 
@@ -134,9 +139,12 @@ fn what_is_not_printed_is_named() {
     let device = Device {
         name: "toy",
         torch_name: "toy",
+        torch_build: "toy",
         backend: "toy",
+        backend_package: ("toy", "`toy`"),
         binary: "toy",
         presets: &[],
+        cpp: None,
         runs: None,
     };
     let error = cpp(&Unit {
@@ -144,10 +152,38 @@ fn what_is_not_printed_is_named() {
         ..unit(&program)
     });
     let error = error.err().unwrap();
-    assert!(error.message().contains("CPUs only"), "{error}");
-    let mut two = program.clone();
-    two.steps.push(two.steps[0].clone());
-    assert!(cpp(&unit(&two)).is_err());
+    assert!(error.message().contains("machine code"), "{error}");
+    let error = cpp(&Unit {
+        code: Code::Built(&device, &[]),
+        ..unit(&program)
+    });
+    let error = error.err().unwrap();
+    assert!(error.message().contains("GPUs of kind toy"), "{error}");
+    let device = Device {
+        cpp: Some(String::new),
+        ..device
+    };
+    let error = cpp(&Unit {
+        code: Code::Built(&device, &[]),
+        ..unit(&program)
+    });
+    let error = error.err().unwrap();
+    assert!(error.message().contains("it has no GPU"), "{error}");
+    let mut called = program.clone();
+    called.steps[0].kind = StepKind::Call(Call {
+        target: 0,
+        args: Vec::new(),
+        kwargs: Vec::new(),
+        unpack: false,
+        outs: vec![1],
+    });
+    let objects = [Object::Expression("torch.ops.aten.sort.default".into())];
+    let error = cpp(&Unit {
+        objects: &objects,
+        ..unit(&called)
+    });
+    let error = error.err().unwrap();
+    assert!(error.message().contains("torch.ops.aten.sort"), "{error}");
 }
 
 #[test]

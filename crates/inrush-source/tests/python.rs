@@ -15,7 +15,9 @@ const NONE: Code<'static> = Code::C {
 /// Reads the program, with `replacements` in its text.
 fn program(replacements: &[(&str, &str)]) -> HostProgram {
     let program = scaled(replacements);
-    host_program(program, vec!["int x;\n".into()]).unwrap()
+    host_program(program, vec!["int x;\n".into()])
+        .unwrap()
+        .program
 }
 
 fn unit(program: &HostProgram) -> Unit<'_> {
@@ -27,6 +29,9 @@ fn unit(program: &HostProgram) -> Unit<'_> {
         inputs: &[],
         archive: Some("scaled.pt2"),
         code: NONE,
+        guards: &[],
+        bounds: &[],
+        expected: None,
     }
 }
 
@@ -86,11 +91,11 @@ fn printing_is_deterministic() {
 fn what_has_no_source_is_named() {
     let program = program(&[(
         "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
-        "load library rnn.gru [] [b1[z1]] -> [b2[z1]] from [aten.gru.input]",
+        "load library toy.gru [] [b1[z1]] -> [b2[z1]] from [aten.gru.input]",
     )]);
     let error = python(&unit(&program)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.message().contains("rnn.gru"), "{error}");
+    assert!(error.message().contains("toy.gru"), "{error}");
     let program = self::program(&[]);
     let without = Unit {
         archive: None,
@@ -114,9 +119,12 @@ fn damaged_programs_are_errors() {
     let device = Device {
         name: "toy",
         torch_name: "toy",
+        torch_build: "toy",
         backend: "toy",
+        backend_package: ("toy", "`toy`"),
         binary: "toy",
         presets: &[],
+        cpp: None,
         runs: None,
     };
     let program = program(&[]);
@@ -149,4 +157,101 @@ fn library_functions_are_calls_of_pytorch() {
     let text = python(&unit(&program)).unwrap();
     let call = "    # aten.topk.default\n    library(\"topk\", [(scale, (3,))], [(half, (3,))], 0, True, True)\n";
     assert!(text.contains(call), "{text}");
+}
+
+/// A loop that doubles a tensor, whose condition reads it, over a body with a weight.
+const LOOP: &str = r#"program loop
+symbol n in [2, 64] = input 0 dim 0
+size z0 = n
+size z1 = 1
+size z2 = 4
+size z3 = 4 * n
+input 0 x: f32[n] strides [1]
+b0 y: f32 0 bytes written = output 0
+arena 0 bytes
+load arena 0 bytes
+output 0: b0 f32[n] strides [1]
+parts 2 slots
+  symbol n = %0 dim 0
+  size z0 = n
+  size z1 = 1
+  inputs [%0]
+  while [%0] -> [%1] from "the loop\n  at model.py:3"
+  condition [carried 0]
+    program more
+    symbol n in [2, 64] = input 0 dim 0
+    size z0 = n
+    size z1 = 1
+    size z2 = 4
+    size z3 = 4 * n
+    input 0 a: f32[n] strides [1]
+    b0 a: f32 z3 bytes = input 0
+    b1 more: bool z1 bytes written = output 0
+    kernel k0 f0 less checks []
+    arena 0 bytes
+    load arena 0 bytes
+    launch k0 [b0, b1] sizes [n] units 1 cost 1 scratch 0 from [aten.lt.Scalar]
+    output 0: b1 bool[] strides []
+  end
+  body [carried 0]
+    program turn
+    symbol n in [2, 64] = input 0 dim 0
+    size z0 = n
+    size z1 = 1
+    size z2 = 4
+    size z3 = 4 * n
+    input 0 a: f32[n] strides [1]
+    b0 a: f32 z3 bytes = input 0
+    b1 twice: f32 z3 bytes written = output 0
+    kernel k0 f1 double checks []
+    arena 0 bytes
+    load arena 0 bytes
+    launch k0 [b0, b1] sizes [n] units 1 cost 1 scratch 0 from [aten.mul.Scalar]
+    output 0: b1 f32[n] strides [1]
+  end
+  output 0: %1
+end
+"#;
+
+#[test]
+fn loops_call_functions_of_the_file() {
+    let program = inrush_program::text::parse(LOOP).unwrap_or_else(|e| panic!("{e}"));
+    let lowered = host_program(program, vec!["int x;\n".into()]).unwrap();
+    let text = python(&Unit::of(&lowered, &[], NONE)).unwrap();
+    let expected = r#"    n = solve("x", x, 0)
+    within("n", n, 2, 64)
+    x = laid_out("x", x, torch.float32, (n,), (1,))
+    # the loop
+    # at model.py:3
+    value = x
+    while condition_0(value):
+        value = body_0(value)
+    (value,) = owned([value], [x])
+    value = conformed(value, (n,), (1,))
+    return (value,)
+"#;
+    assert!(text.contains(expected), "{text}");
+    let expected = r#"def body_0(a):
+    """A program that control flow calls."""
+    n = solve("a", a, 0)
+    twice = body_0_segment(a, n)
+    return twice
+"#;
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn every_function_of_the_library_is_printed() {
+    for f in inrush_library::all() {
+        let call = format!(
+            "load library {} [] [b1[z1]] -> [b2[z1]] from [aten.some.default]",
+            f.name
+        );
+        let program = program(&[(
+            "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
+            &call,
+        )]);
+        let text = python(&unit(&program));
+        assert!(text.is_ok(), "{}: {text:?}", f.name);
+    }
 }

@@ -3,12 +3,12 @@
 //! C source comes in pieces, each with the helpers that its kernels need. They are split into definitions, so that a helper that
 //! several pieces have stands in the file once. The functions are C that compiles as C++.
 
-use crate::kernels::{renamed, used};
+use crate::kernels::{map_type, renamed, segments, used};
 use crate::names::{Names, plain, quote};
-use crate::{Unit, segment};
+use crate::{Built, Unit, segment};
 use inrush_base::{Error, Result};
 use inrush_program::Step;
-use inrush_program::host::StepKind;
+use inrush_program::{BinaryInfo, GpuKernel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -20,6 +20,10 @@ pub(crate) struct Kernels {
     pub(crate) functions: String,
     /// Objects of kernels that have checks.
     pub(crate) objects: String,
+    /// For a GPU: machine code.
+    pub(crate) code: String,
+    /// For a GPU: parameters and their types, by symbol.
+    signatures: Option<BTreeMap<String, Vec<(String, String)>>>,
 }
 
 impl Kernels {
@@ -47,6 +51,8 @@ impl Kernels {
             by_symbol: BTreeMap::new(),
             functions: helpers,
             objects: String::new(),
+            code: String::new(),
+            signatures: None,
         };
         for (kernel, takes_sums) in used(unit) {
             let symbol = &kernel.symbol;
@@ -90,6 +96,78 @@ impl Kernels {
         Ok(out)
     }
 
+    /// Prints the kernels of a unit for a GPU: their sources as comments, objects, and machine code.
+    ///
+    /// # Errors
+    /// An input error for a kernel that is not built, an unsupported one for launches that are not printed.
+    pub(crate) fn built(unit: &Unit<'_>, built: &[Built], names: &mut Names) -> Result<Kernels> {
+        let damaged = |what: &str| Error::input(format!("the program is damaged: {what}"));
+        let gpu = (unit.program.gpu.as_ref()).ok_or_else(|| damaged("it has no GPU"))?;
+        let origins = origins(unit);
+        let mut out = Kernels {
+            by_symbol: BTreeMap::new(),
+            functions: String::new(),
+            objects: String::new(),
+            code: String::new(),
+            signatures: None,
+        };
+        let mut signatures = BTreeMap::new();
+        for (kernel, _) in used(unit) {
+            let symbol = &kernel.symbol;
+            if out.by_symbol.contains_key(symbol) {
+                continue;
+            }
+            let source = (gpu.kernels.iter().zip(built)).find(|(k, _)| k.symbol == *symbol);
+            let (source, built) = source.ok_or_else(|| damaged("a kernel that is not built"))?;
+            can_launch(source, &built.info)?;
+            let name = names.fresh(&format!("{}_kernel", kernel.title));
+            let code = names.fresh(&format!("{name}_code"));
+            let operators = origins.get(symbol.as_str()).map_or("", String::as_str);
+            _ = writeln!(out.objects, "// {}\n//", plain(operators));
+            for line in source.text.trim().lines() {
+                _ = writeln!(
+                    out.objects,
+                    "{}",
+                    format!("//     {}", line.replace('\\', "/")).trim_end()
+                );
+            }
+            let constants: Vec<String> = (source.constants.iter())
+                .map(|(n, v)| format!("{n}={v}"))
+                .collect();
+            if !constants.is_empty() {
+                _ = writeln!(out.objects, "//\n// With {}.", constants.join(", "));
+            }
+            let threads = built.info.warps * gpu.target.warp;
+            _ = writeln!(
+                out.objects,
+                "extern const unsigned char {code}[];\nKernel {name}{{{}, {code}, {threads}, {}}};\n",
+                quoted(&built.info.symbol),
+                built.info.shared,
+            );
+            _ = writeln!(out.code, "alignas(64) const unsigned char {code}[] = {{");
+            for row in built.code.chunks(32) {
+                let bytes: Vec<String> = row.iter().map(u8::to_string).collect();
+                _ = writeln!(out.code, "    {},", bytes.join(", "));
+            }
+            out.code.push_str("};\n\n");
+            signatures.insert(symbol.clone(), source.signature.clone());
+            out.by_symbol.insert(symbol.clone(), name);
+        }
+        out.signatures = Some(signatures);
+        Ok(out)
+    }
+
+    /// Returns true if the kernels are a GPU's.
+    pub(crate) fn on_gpu(&self) -> bool {
+        self.signatures.is_some()
+    }
+
+    /// Returns the parameters of a kernel of a GPU and their types.
+    pub(crate) fn signature(&self, symbol: &str) -> &[(String, String)] {
+        let all = self.signatures.as_ref();
+        all.and_then(|s| s.get(symbol)).map_or(&[], Vec::as_slice)
+    }
+
     /// Returns the expression of a kernel.
     ///
     /// # Errors
@@ -98,6 +176,27 @@ impl Kernels {
         let found = self.by_symbol.get(symbol).map(String::as_str);
         found.ok_or_else(|| Error::input(format!("the program is damaged: no kernel `{symbol}`")))
     }
+}
+
+/// Checks that a kernel can be launched by its pointers and numbers alone.
+///
+/// # Errors
+/// An unsupported error that names the kernel.
+fn can_launch(kernel: &GpuKernel, info: &BinaryInfo) -> Result<()> {
+    let what =
+        if !info.maps.is_empty() || kernel.signature.iter().any(|(_, t)| map_type(t).is_some()) {
+            "descriptors of tensors"
+        } else if info.scratch > 0 {
+            "scratch space"
+        } else if info.cooperative || info.ctas != 1 {
+            "programs that work together"
+        } else {
+            return Ok(());
+        };
+    Err(Error::unsupported(format!(
+        "the kernel `{}` with {what} is not printed as C++",
+        kernel.function
+    )))
 }
 
 /// Returns a string literal of C++.
@@ -112,10 +211,7 @@ pub(crate) fn quoted(text: &str) -> String {
 /// Returns the operators of each kernel, of its first step.
 fn origins<'a>(unit: &Unit<'a>) -> BTreeMap<&'a str, String> {
     let mut out = BTreeMap::new();
-    for step in &unit.program.steps {
-        let StepKind::Segment(s) = &step.kind else {
-            continue;
-        };
+    for s in segments(unit.program) {
         for step in segment::all_steps(&s.program) {
             let (kernel, origins) = match step {
                 Step::Launch(l) => (l.kernel, &l.origins),

@@ -1,36 +1,49 @@
-//! A program for a CPU as one file of C++17 that needs the standard library only.
+//! A program as one file of C++17 that needs the standard library only, and on a GPU its driver.
 //!
 //! ```text
-//! kernels   C functions, and the objects that launch them
+//! kernels   C functions or machine code, and the objects that launch them
 //! inputs    checks of a call's inputs, and drawn ones
-//! model     the program as a struct: weights, load steps, calls
+//! model     the program of a CPU as a struct: weights, load steps, calls; steps of segments
+//! control   control flow, and functions whose data decide sizes
+//! segments  segments as functions
+//! steps     a program of several steps, and that of a GPU, as a struct
 //! parts/    what files have in common: tensors, checks, threads, products, files of tensors, `main`
 //! ```
 
+mod control;
 mod inputs;
 mod kernels;
 mod model;
+mod segments;
+mod steps;
 
+use crate::kernels::segments;
 use crate::names::{Names, plain};
-use crate::{Code, Unit};
-use inrush_base::{DType, Error, Result};
+use crate::sizes::cpp_literal;
+use crate::{Built, Code, Object, Unit};
+use inrush_base::{DType, Device, Error, Result};
 use inrush_program::host::{Segment, StepKind};
 use kernels::{Kernels, quoted};
 use std::fmt::Write;
 
 const CHECKS: &str = include_str!("parts/checks.cpp");
+const DEVICE: &str = include_str!("parts/device.cpp");
 const CONTRACT: &str = include_str!("parts/contract.cpp");
 const DRAWN: &str = include_str!("parts/drawn.cpp");
 const FILES: &str = include_str!("parts/files.cpp");
 const LAUNCH: &str = include_str!("parts/launch.cpp");
 const MAIN: &str = include_str!("parts/main.cpp");
 const MULTIPLY: &str = include_str!("parts/multiply.cpp");
+const STEPS: &str = include_str!("parts/steps.cpp");
 const OPERANDS: &str = include_str!("parts/operands.cpp");
 const TENSOR: &str = include_str!("parts/tensor.cpp");
 
 /// Headers of the standard library that files include.
 const HEADERS: &str = "algorithm atomic chrono cmath condition_variable cstdint cstdio cstring exception fstream functional limits \
     map memory mutex new random stdexcept string system_error thread variant vector";
+
+/// Headers that files for GPUs include instead of those of threads.
+const GPU_HEADERS: &str = "dlfcn.h";
 
 /// Keywords, names that the text around a program uses, and macros of compilers and headers.
 const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class \
@@ -45,9 +58,18 @@ const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break
     copy copy_from drawn drawn_inputs dtypes elements empty_tensor expect_constant expect_int expect_sizes \
     expect_tensor extent file floordiv given guard i64 inputs integer kernels known laid_out larger launch \
     lies_as load loaded main memory mod numbers options outputs overflow pack places read_inputs reserve \
-    row_major seed shown size_of sizes smaller solve std team text within write_tensors EOF NULL NAN INFINITY \
+    row_major seed shown size_of sizes smaller solve std team text threads weights PLACE default_place \
+    expect_place fetched finish given placed within write_tensors EOF NULL NAN INFINITY \
     HUGE_VAL BUFSIZ RAND_MAX TMP_MAX UNROLL VECTOR_BYTES assert errno i386 linux stderr stdin stdout unix major \
     minor makedev";
+
+/// Names that the text of files with several steps uses besides.
+const TAKEN_BY_STEPS: &str = "assign carried clone conformed expect_some_tensor is_zero item nonzero owned put resident slice slices truth turn view";
+
+/// Names that the text of files for GPUs uses besides.
+const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments DRIVER_FUNCTIONS DRIVER_LIBRARIES DRIVER_MISSING Driver Handle Int32 \
+    MAX_THREADS Pool Status address assign bytes_of clone device device_memory driver enter index int32 moved on_device on_host \
+    permit_shared pointer pool resident stream use_device view";
 
 /// Warnings of GCC that generated C gives.
 const KERNEL_WARNINGS: &[&str] = &[
@@ -62,6 +84,7 @@ const KERNEL_WARNINGS: &[&str] = &[
     "type-limits",
     "unused-but-set-variable",
     "unused-function",
+    "unused-local-typedefs",
     "unused-parameter",
     "unused-variable",
 ];
@@ -87,81 +110,174 @@ pub struct CppWeight {
 /// # Errors
 /// An unsupported error that names what has no source, an input error for a damaged program.
 pub fn cpp(unit: &Unit<'_>) -> Result<CppFile> {
-    let Code::C { flags, .. } = unit.code else {
-        return Err(Error::unsupported(
-            "C++ is printed for CPUs only: print Python for a GPU",
-        ));
-    };
     unit.program.check(unit.objects.len())?;
-    let segment = only_segment(unit)?;
-    segment.program.verify()?;
-    let mut names = Names::with(TAKEN.split(' '));
-    let kernels = Kernels::new(unit, &mut names)?;
-    let model = model::print(unit, segment, &kernels, &mut names)?;
-    if !model.weights.is_empty() && unit.archive.is_none() {
+    match unit.code {
+        Code::C { flags, .. } => for_cpu(unit, flags),
+        Code::Built(device, built) => for_gpu(unit, device, built),
+        Code::Gpu(_) => Err(Error::unsupported(
+            "C++ has machine code for a GPU: build the kernels first",
+        )),
+    }
+}
+
+/// Prints a unit whose kernels are built for a GPU.
+fn for_gpu(unit: &Unit<'_>, device: &Device, built: &[Built]) -> Result<CppFile> {
+    let declarations = device.cpp.ok_or_else(|| {
+        Error::unsupported(format!(
+            "C++ is not printed for GPUs of kind {} yet",
+            device.name
+        ))
+    })?;
+    for step in &unit.program.steps {
+        if let StepKind::Segment(s) = &step.kind {
+            s.program.verify()?;
+        }
+    }
+    let mut names = Names::with(TAKEN.split(' ').chain(TAKEN_ON_GPUS.split(' ')));
+    let kernels = Kernels::built(unit, built, &mut names)?;
+    let model = steps::print(unit, &kernels, &mut names)?;
+    let mut text = comment(unit, None, &model);
+    for header in HEADERS.split(' ').chain(GPU_HEADERS.split(' ')) {
+        _ = writeln!(text, "#include <{header}>");
+    }
+    text.push('\n');
+    let place = "    // Elements are in memory of the device, which the host does not read.\n    bool on_device = false;\n";
+    let tensor = TENSOR.replace("//DTYPES\n", &dtypes());
+    let kernels_title = format!(
+        "// Kernels: Triton's source, and the object that launches its machine code.\n\n{}",
+        kernels.objects
+    );
+    let weights = weights_path(unit);
+    let code = format!("// Machine code of the kernels.\n\n{}", kernels.code);
+    let parts = [
+        &tensor.replace("//PLACE\n", place),
+        CHECKS,
+        &declarations(),
+        DEVICE,
+        FILES,
+        DRAWN,
+        &kernels_title,
+        &model.text,
+        &weights,
+        MAIN,
+        &code,
+    ];
+    finish(unit, text, &parts, model.weights)
+}
+
+/// Returns the path of the weights as the file says it.
+fn weights_path(unit: &Unit<'_>) -> String {
+    format!(
+        "// The file of the weights, in the folder of the program.\nconst char *const WEIGHTS = {};",
+        quoted(unit.archive.unwrap_or(""))
+    )
+}
+
+/// Joins the parts of a file.
+///
+/// # Errors
+/// An unsupported error for weights without a file.
+fn finish(
+    unit: &Unit<'_>,
+    mut text: String,
+    parts: &[&str],
+    weights: Vec<CppWeight>,
+) -> Result<CppFile> {
+    if !weights.is_empty() && unit.archive.is_none() {
         return Err(Error::unsupported(
             "a graph with weights is not printed without the file that has them",
         ));
     }
-    let mut text = header(unit, flags, &model);
-    let mut add = |part: &str| {
+    for part in parts.iter().filter(|p| !p.is_empty()) {
         text.push_str(part.trim_end());
         text.push_str("\n\n");
-    };
-    add(&TENSOR.replace("//DTYPES\n", &dtypes()));
-    add(CHECKS);
-    add(LAUNCH);
-    add(&compiled(flags, &kernels, model.has_products));
-    if model.has_products {
-        add(OPERANDS);
-        add(CONTRACT);
     }
-    add(FILES);
-    add(DRAWN);
-    if !kernels.objects.is_empty() {
-        add(&format!(
-            "// Kernels with checks, and the errors of these.\n{}",
-            kernels.objects
-        ));
-    }
-    add(&model.text);
-    add(&format!(
-        "// The file of the weights, in the folder of the program.\nconst char *const WEIGHTS = {};",
-        quoted(unit.archive.unwrap_or(""))
-    ));
-    add(MAIN);
     text.truncate(text.trim_end().len());
     text.push('\n');
-    Ok(CppFile {
-        text,
-        weights: model.weights,
-    })
+    Ok(CppFile { text, weights })
 }
 
-/// Returns the segment that is all of a unit's program.
-fn only_segment<'a>(unit: &Unit<'a>) -> Result<&'a Segment> {
-    let mut found = None;
-    for step in &unit.program.steps {
-        let what = match &step.kind {
-            StepKind::Segment(s) if found.is_none() => {
-                found = Some(s);
-                continue;
-            }
-            StepKind::Segment(_) => "a second segment".to_string(),
-            StepKind::Call(c) => match unit.objects.get(c.target) {
-                Some(crate::Object::Expression(e)) => format!("a call of `{e}`"),
-                _ => "a call of an operator of PyTorch".to_string(),
-            },
-            StepKind::View(_) => "a view between segments".to_string(),
-            StepKind::Library(_) => "a call of a library of PyTorch".to_string(),
-            StepKind::Kernel(_) => "a Triton kernel of the user".to_string(),
-            StepKind::Work(_) => {
-                "work of the host (control flow, functions of the library)".to_string()
-            }
-        };
-        return Err(Error::unsupported(format!("{what} is not printed as C++")));
+/// Prints a unit for a CPU.
+fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
+    for s in segments(unit.program) {
+        s.program.verify()?;
     }
-    found.ok_or_else(|| Error::unsupported("a graph without kernels is not printed as C++"))
+    let segment = only_segment(unit);
+    let mut names = match segment {
+        Some(_) => Names::with(TAKEN.split(' ')),
+        None => Names::with(TAKEN.split(' ').chain(TAKEN_BY_STEPS.split(' '))),
+    };
+    let kernels = Kernels::new(unit, &mut names)?;
+    let model = match segment {
+        Some(s) => model::print(unit, s, &kernels, &mut names)?,
+        None => steps::print(unit, &kernels, &mut names)?,
+    };
+    let steps = if segment.is_none() { STEPS } else { "" };
+    let mut text = comment(unit, Some(flags), &model);
+    for header in HEADERS.split(' ') {
+        _ = writeln!(text, "#include <{header}>");
+    }
+    text.push('\n');
+    let tensor = TENSOR.replace("//DTYPES\n", &dtypes());
+    let products = if model.has_products {
+        [OPERANDS, CONTRACT]
+    } else {
+        ["", ""]
+    };
+    let objects = match kernels.objects.as_str() {
+        "" => String::new(),
+        all => format!("// Kernels with checks, and the errors of these.\n{all}"),
+    };
+    let (compiled, weights) = (
+        compiled(flags, &kernels, model.has_products),
+        weights_path(unit),
+    );
+    let parts = [
+        &tensor.replace("//PLACE\n", ""),
+        CHECKS,
+        LAUNCH,
+        steps,
+        &compiled,
+        products[0],
+        products[1],
+        FILES,
+        DRAWN,
+        &objects,
+        &model.text,
+        &weights,
+        MAIN,
+    ];
+    finish(unit, text, &parts, model.weights)
+}
+
+/// Returns the segment that is all of a unit's program; `None` for a program of other steps.
+fn only_segment<'a>(unit: &Unit<'a>) -> Option<&'a Segment> {
+    match unit.program.steps.as_slice() {
+        [step] if unit.expected.is_none() => match &step.kind {
+            StepKind::Segment(s) => Some(s),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the expression of a constant output.
+fn constant(unit: &Unit<'_>, at: usize) -> Result<String> {
+    match unit.objects.get(at) {
+        Some(Object::Expression(e)) if e == "None" => Ok("Value()".into()),
+        Some(Object::Expression(e)) => match (e.as_str(), e.parse::<i64>(), e.parse::<f64>()) {
+            ("True", ..) => Ok("true".into()),
+            ("False", ..) => Ok("false".into()),
+            (_, Ok(n), _) => Ok(format!("i64({})", cpp_literal(n))),
+            (_, _, Ok(x)) if x.is_finite() => Ok(format!("{x:?}")),
+            _ => Err(Error::unsupported(format!(
+                "the output `{e}` is not printed as C++"
+            ))),
+        },
+        _ => Err(Error::unsupported(
+            "an output that is an object is not printed as C++",
+        )),
+    }
 }
 
 /// Returns the table of element types.
@@ -278,30 +394,43 @@ fn compiled(flags: &[&str], kernels: &Kernels, has_products: bool) -> String {
     text
 }
 
-/// Returns the comment at the beginning, and the headers.
-fn header(unit: &Unit<'_>, flags: &[&str], model: &model::Printed) -> String {
+/// Returns the comment at the beginning. `flags` are those of a C compiler, for a CPU.
+fn comment(unit: &Unit<'_>, flags: Option<&[&str]>, model: &model::Printed) -> String {
     let name = if unit.name.is_empty() {
         "a graph".to_string()
     } else {
         format!("`{}`", plain(unit.name))
     };
-    let clang: Vec<&str> = (flags.iter().copied())
-        .filter(|f| {
-            f.starts_with("-fwrapv")
-                || f.starts_with("-fno-strict")
-                || f.starts_with("-ffp")
-                || f.starts_with("-fno-math")
-        })
-        .collect();
+    let is_needed = |f: &&str| {
+        f.starts_with("-fwrapv")
+            || f.starts_with("-fno-strict")
+            || f.starts_with("-ffp")
+            || f.starts_with("-fno-math")
+    };
+    let (libraries, place, clang) = match flags {
+        Some(flags) => {
+            let clang: Vec<&str> = flags.iter().copied().filter(is_needed).collect();
+            let clang = format!("    (with Clang also: {})", clang.join(" "));
+            ("-pthread", "--threads N", clang)
+        }
+        None => ("-pthread -ldl", "--device N", String::new()),
+    };
+    let build = match flags {
+        Some(_) => format!("c++ -std=c++17 -O2 {libraries} FILE.cpp -o program{clang}"),
+        None => format!("c++ -std=c++17 -O2 FILE.cpp {libraries} -o program"),
+    };
+    let second = match flags {
+        Some(_) => "threads",
+        None => "device",
+    };
     let mut text = format!(
         "// Source of {name} as compiled by inrush for {}.\n//\n\
-         // Build:  c++ -std=c++17 -O2 -pthread FILE.cpp -o program    (with Clang also: {})\n\
+         // Build:  {build}\n\
          // Run:    ./program                              draws inputs; prints its outputs and the time of a call\n\
          //         ./program --inputs x.safetensors --output y.safetensors    reads inputs by name or position, writes outputs\n\
-         //         --threads N, --size NAME=N (of drawn inputs), --weights FILE\n\
-         // Use:    `Model model(\"FILE\", threads); model.call(inputs)`. Calls of one model come one after the other.\n",
+         //         {place}, --size NAME=N (of drawn inputs), --weights FILE, --calls N (to be timed)\n\
+         // Use:    `Model model(\"FILE\", {second}); model.call(inputs)`. Calls of one model come one after the other.\n",
         plain(unit.target),
-        clang.join(" "),
     );
     if let Some(file) = unit.archive.filter(|_| !model.weights.is_empty()) {
         _ = writeln!(
@@ -310,14 +439,13 @@ fn header(unit: &Unit<'_>, flags: &[&str], model: &model::Printed) -> String {
             plain(file)
         );
     }
+    if flags.is_none() {
+        text.push_str("//\n// It needs the driver of the GPU when it runs. Work goes to `stream`; memory of values is used again in its order.\n");
+    }
     if model.has_products {
         text.push_str(
             "//\n// Matrix products and convolutions are the plain blocked loops of `contract`, several times slower than a tuned library.\n",
         );
-    }
-    text.push('\n');
-    for header in HEADERS.split(' ') {
-        _ = writeln!(text, "#include <{header}>");
     }
     text.push('\n');
     text

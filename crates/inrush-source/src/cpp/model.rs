@@ -6,14 +6,15 @@ use super::inputs::{Given, inputs};
 use super::kernels::{Kernels, quoted};
 use super::{CppWeight, dtype};
 use crate::Unit;
+use crate::host::is_foreign;
 use crate::names::{Names, plain};
 use crate::segment::root;
 use crate::sizes::{Sizes, cpp_literal};
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::{Out, Segment};
 use inrush_program::{
-    BufferId, Contract, InputType, Launch, Num, Output, Place, Program, Relation, SEED, SizeId,
-    Step, Weight,
+    BufferId, Contract, Guard, InputType, Launch, Num, Output, Place, Program, Relation, SEED,
+    SizeId, Step, Weight,
 };
 use std::fmt::Write;
 
@@ -39,15 +40,17 @@ pub(super) struct Printer<'a> {
     /// By position in the segment: the names of the tensor as it was given and as steps read it.
     pub(super) tensors: Vec<Option<(String, String)>>,
     /// Names of the members that hold weights.
-    members: Vec<(&'a Weight, DType, String)>,
+    pub(super) members: Vec<(&'a Weight, DType, String)>,
+    /// Name of the memory that load steps fill.
+    pub(super) loaded: String,
     /// Expressions of the buffers that are there.
-    buffers: Vec<Option<String>>,
+    pub(super) buffers: Vec<Option<String>>,
     /// Names of the outputs' memory.
     storages: Vec<Option<String>>,
     pub(super) lines: Vec<String>,
     /// The steps are those of a call, which have an arena, inputs and outputs.
-    in_call: bool,
-    has_products: bool,
+    pub(super) in_call: bool,
+    pub(super) has_products: bool,
 }
 
 /// Prints a segment that is all of a unit's program.
@@ -81,22 +84,10 @@ pub(super) fn print(
             }
         }
     }
-    let symbols: Vec<String> = p.symbols.iter().map(|s| names.fresh(&s.name)).collect();
     let mut printer = Printer {
-        unit,
-        s,
-        kernels,
-        sizes: Sizes::cpp(&p.sizes, &symbols)?,
         inputs: inputs(unit, s)?,
-        symbols,
-        names,
-        tensors: vec![None; p.inputs.len()],
         members,
-        buffers: vec![None; p.buffers.len()],
-        storages: vec![None; p.outputs.len()],
-        lines: Vec::new(),
-        in_call: false,
-        has_products: false,
+        ..Printer::new(unit, s, kernels, names)?
     };
     let text = printer.print()?;
     let mut weights: Vec<CppWeight> = (printer.members.iter())
@@ -120,6 +111,18 @@ pub(super) fn list(items: &[String]) -> String {
     format!("{{{}}}", items.join(", "))
 }
 
+/// Returns the check of a relation of sizes.
+pub(super) fn guard(g: &Guard, left: &str, right: &str) -> String {
+    let relation = match g.relation {
+        Relation::Eq => "==",
+        Relation::Ne => "!=",
+        Relation::Le => "<=",
+        Relation::Lt => "<",
+    };
+    let why = quoted(&g.why);
+    format!("guard({left} {relation} {right}, {why}, {left}, {right});")
+}
+
 /// Returns a number as a literal.
 pub(super) fn number(n: Num) -> String {
     match n {
@@ -135,6 +138,34 @@ pub(super) fn number(n: Num) -> String {
 }
 
 impl<'a> Printer<'a> {
+    /// Begins to print a segment. Symbols take names first.
+    pub(super) fn new(
+        unit: &'a Unit<'a>,
+        s: &'a Segment,
+        kernels: &'a Kernels,
+        mut names: Names,
+    ) -> Result<Printer<'a>> {
+        let p = &s.program;
+        let symbols: Vec<String> = p.symbols.iter().map(|s| names.fresh(&s.name)).collect();
+        Ok(Printer {
+            unit,
+            s,
+            kernels,
+            sizes: Sizes::cpp(&p.sizes, &symbols)?,
+            inputs: Vec::new(),
+            symbols,
+            names,
+            tensors: vec![None; p.inputs.len()],
+            members: Vec::new(),
+            loaded: "loaded".into(),
+            buffers: vec![None; p.buffers.len()],
+            storages: vec![None; p.outputs.len()],
+            lines: Vec::new(),
+            in_call: false,
+            has_products: false,
+        })
+    }
+
     pub(super) fn p(&self) -> &'a Program {
         &self.s.program
     }
@@ -220,6 +251,21 @@ impl<'a> Printer<'a> {
         }
     }
 
+    /// Prints the pointer to the memory of values of the call, if steps use any.
+    pub(super) fn reserve(&mut self) -> Result<()> {
+        let p = self.p();
+        let uses_arena = p
+            .steps
+            .iter()
+            .flat_map(buffers_of)
+            .any(|b| matches!(root(p, b).1, Place::Arena { .. }));
+        if uses_arena {
+            let bytes = self.sizes.get(p.arena_bytes)?;
+            self.line(format!("char *const memory = reserve({bytes});"));
+        }
+        Ok(())
+    }
+
     fn print_call(&mut self, text: &mut String) -> Result<()> {
         let names: Vec<String> = self.inputs.iter().map(|i| plain(i.name)).collect();
         let what = match names.as_slice() {
@@ -246,17 +292,8 @@ impl<'a> Printer<'a> {
         self.check_sizes()?;
         self.guards()?;
         self.lay_out()?;
-        let p = self.p();
-        let uses_arena = p
-            .steps
-            .iter()
-            .flat_map(buffers_of)
-            .any(|b| matches!(root(p, b).1, Place::Arena { .. }));
-        if uses_arena {
-            let bytes = self.sizes.get(p.arena_bytes)?;
-            self.line(format!("char *const memory = reserve({bytes});"));
-        }
-        self.steps(&p.steps)?;
+        self.reserve()?;
+        self.steps(&self.p().steps)?;
         self.write_back();
         self.outputs()?;
         self.finish(text, at);
@@ -264,24 +301,15 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn guards(&mut self) -> Result<()> {
+    pub(super) fn guards(&mut self) -> Result<()> {
         for g in &self.p().guards {
             let (left, right) = (self.sizes.get(g.left)?, self.sizes.get(g.right)?);
-            let relation = match g.relation {
-                Relation::Eq => "==",
-                Relation::Ne => "!=",
-                Relation::Le => "<=",
-                Relation::Lt => "<",
-            };
-            let why = quoted(&g.why);
-            self.line(format!(
-                "guard({left} {relation} {right}, {why}, {left}, {right});"
-            ));
+            self.line(guard(g, &left, &right));
         }
         Ok(())
     }
 
-    fn steps(&mut self, steps: &'a [Step]) -> Result<()> {
+    pub(super) fn steps(&mut self, steps: &'a [Step]) -> Result<()> {
         for step in steps {
             for b in buffers_of(step) {
                 self.buffer(b)?;
@@ -322,7 +350,8 @@ impl<'a> Printer<'a> {
                 return Ok(member);
             }
             Place::Persistent { offset } => {
-                format!("at(loaded.get(), {})", self.sizes.get(*offset)?)
+                let offset = self.sizes.get(*offset)?;
+                format!("at({}.get(), {offset})", self.loaded)
             }
             Place::Alias { of, offset } => {
                 let base = self.buffer(*of)?;
@@ -370,7 +399,12 @@ impl<'a> Printer<'a> {
         let name = self.names.fresh(&format!("{}_memory", b.name));
         let bytes = self.sizes.get(b.bytes)?;
         self.line(format!(
-            "const std::shared_ptr<char> {name} = allocate({bytes});"
+            "const std::shared_ptr<char> {name} = {}({bytes});",
+            if self.kernels.on_gpu() {
+                "device_memory"
+            } else {
+                "allocate"
+            }
         ));
         self.storages[output] = Some(name.clone());
         Ok(name)
@@ -392,6 +426,9 @@ impl<'a> Printer<'a> {
     }
 
     fn launch(&mut self, l: &Launch) -> Result<()> {
+        if self.kernels.on_gpu() {
+            return self.launch_on_gpu(l);
+        }
         let buffers = self.addresses(&l.buffers)?;
         let kernel = self
             .kernels
@@ -409,6 +446,42 @@ impl<'a> Printer<'a> {
         self.comment(&l.origins);
         self.line(format!(
             "launch(team, {kernel}, {buffers}, {sizes}, {units}, {cost}{more});"
+        ));
+        Ok(())
+    }
+
+    /// Prints a launch of a kernel of a GPU: pointers, then numbers.
+    fn launch_on_gpu(&mut self, l: &Launch) -> Result<()> {
+        let symbol = &self.p().kernels[l.kernel as usize].symbol;
+        let kernel = self.kernels.get(symbol)?;
+        let signature = self.kernels.signature(symbol);
+        let mut arguments = Vec::new();
+        for b in &l.buffers {
+            arguments.push(self.buffer(*b)?);
+        }
+        let numbers = signature.get(arguments.len()..).unwrap_or_default();
+        if numbers.len() != l.sizes.len() {
+            return Err(Error::input(
+                "the program is damaged: arguments of a kernel",
+            ));
+        }
+        for ((name, ty), id) in numbers.iter().zip(&l.sizes) {
+            let size = self.sizes.get(*id)?;
+            arguments.push(match ty.as_str() {
+                "i32" => format!("int32({}, {size})", quoted(name)),
+                "i64" => format!("Size({size})"),
+                other => {
+                    return Err(Error::input(format!(
+                        "the program is damaged: an argument of type `{other}`"
+                    )));
+                }
+            });
+        }
+        let programs = self.sizes.get(l.units)?;
+        self.comment(&l.origins);
+        self.line(format!(
+            "launch({kernel}, {programs}, {});",
+            arguments.join(", ")
         ));
         Ok(())
     }
@@ -473,38 +546,95 @@ impl<'a> Printer<'a> {
         Ok(list(&out))
     }
 
-    /// Prints the results.
+    /// Prints the new contents of inputs, and the results.
     fn outputs(&mut self) -> Result<()> {
+        let program = self.unit.program;
         let mut results = Vec::new();
-        for o in &self.unit.program.outputs {
-            let Out::Slot(slot) = o else {
-                return Err(Error::unsupported(
-                    "an output that is a size or a constant, or new contents of an argument, is not printed as C++",
-                ));
-            };
-            let own = self.s.outputs.iter().position(|s| s == slot);
-            results.push(match own {
-                Some(k) => self.output(k)?,
-                None => {
-                    let at = self.unit.program.inputs.iter().position(|s| s == slot);
-                    let at = at.ok_or_else(|| {
-                        Error::input("the program is damaged: an output of no step")
-                    })?;
-                    format!("inputs[{at}]")
+        let mut writes = Vec::new();
+        let written: Vec<usize> = (program.outputs.iter())
+            .filter_map(|o| match o {
+                Out::Mutation { into, .. } => Some(*into),
+                _ => None,
+            })
+            .collect();
+        for o in &program.outputs {
+            match o {
+                Out::Slot(slot) => {
+                    let is_written = written.contains(slot);
+                    let untouched = program.inputs.contains(slot) && !is_written;
+                    if !written.is_empty() && is_foreign(self.unit, *slot) && !untouched {
+                        return Err(Error::unsupported(
+                            "an output in memory that gets new contents is not printed as C++",
+                        ));
+                    }
+                    results.push(self.value(*slot)?);
                 }
-            });
+                Out::Size(id) => results.push(self.size_output(*id)?),
+                Out::Constant(at) => results.push(super::constant(self.unit, *at)?),
+                Out::Mutation { value, into } => {
+                    let at = program.inputs.iter().position(|s| s == into);
+                    let own = at.and_then(|at| self.inputs[at].in_segment);
+                    let given = match (own.and_then(|k| self.tensors[k].clone()), at) {
+                        (Some((given, _)), _) => given,
+                        (None, Some(at)) => format!("std::get<Tensor>(inputs[{at}])"),
+                        (None, None) => {
+                            return Err(Error::unsupported(
+                                "new contents of a constant are not printed as C++",
+                            ));
+                        }
+                    };
+                    let value = self.value(*value)?;
+                    writes.push(format!("copy({given}, {value});"));
+                }
+            }
         }
         // An initializer list of one `Values` would be a copy of it.
         self.line("Values outputs;".into());
         for r in results {
             self.line(format!("outputs.push_back({r});"));
         }
+        for w in writes {
+            self.line(w);
+        }
         self.line("return outputs;".into());
         Ok(())
     }
 
+    /// Returns the expression of a value at the end of a call.
+    fn value(&mut self, slot: usize) -> Result<String> {
+        if let Some(k) = self.s.outputs.iter().position(|s| *s == slot) {
+            return self.output(k);
+        }
+        let at = self.unit.program.inputs.iter().position(|s| *s == slot);
+        let at = at.ok_or_else(|| Error::input("the program is damaged: an output of no step"))?;
+        Ok(format!("inputs[{at}]"))
+    }
+
+    /// Returns the expression of an output that is a size of the call.
+    fn size_output(&mut self, id: SizeId) -> Result<String> {
+        let symbols: Vec<String> = (0..self.unit.program.symbols.len())
+            .map(|k| {
+                let own = self.s.symbols.iter().position(|s| *s as usize == k);
+                own.map_or_else(String::new, |own| self.symbols[own].clone())
+            })
+            .collect();
+        let mut sizes = Sizes::cpp(&self.unit.program.sizes, &symbols)?;
+        let text = sizes.get(id)?;
+        let lines = sizes.definitions(0);
+        // Definitions have names of the segment's: they stand in a function of their own.
+        let body: String = lines.iter().map(|l| format!("{l} ")).collect();
+        if symbols.iter().any(String::is_empty) {
+            return Err(Error::unsupported(
+                "an output that is a size of no segment is not printed as C++",
+            ));
+        }
+        Ok(format!(
+            "[&]() -> i64 {{ {body}return Size({text}).value; }}()"
+        ))
+    }
+
     /// Returns the expression of an output.
-    fn output(&mut self, at: usize) -> Result<String> {
+    pub(super) fn output(&mut self, at: usize) -> Result<String> {
         let (buffer, d, sizes, strides) = match &self.p().outputs[at] {
             Output::Tensor {
                 buffer,
@@ -548,8 +678,9 @@ impl<'a> Printer<'a> {
             list(&self.sizes.all(sizes)?),
             list(&self.sizes.all(strides)?),
         );
+        let place = if self.kernels.on_gpu() { ", true" } else { "" };
         Ok(format!(
-            "Tensor{{{}, {sizes}, {strides}, {data}, {memory}}}",
+            "Tensor{{{}, {sizes}, {strides}, {data}, {memory}{place}}}",
             dtype(d)?
         ))
     }

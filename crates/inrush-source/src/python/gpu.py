@@ -2,6 +2,13 @@
 ALIGNMENT = 16
 
 
+def as_stored(argument, kind):
+    """Returns an argument as its kernel sees it: kinds of float8 that Triton has no type for are bytes."""
+    if kind == "*u8" and isinstance(argument, torch.Tensor):
+        return argument.view(torch.uint8)
+    return argument
+
+
 class Kernel(Launched):
     """A kernel that is built at its first launch. ``signature`` has the types of its parameters, ``divisible`` the positions of those
     that are multiples of 16."""
@@ -29,7 +36,8 @@ class Kernel(Launched):
         if programs <= 0:
             return
         if INTERPRETED:
-            self.function[(programs,)](*arguments, **self.constants)
+            pairs = zip(arguments, self.signature.values(), strict=True)
+            self.function[(programs,)](*(as_stored(*pair) for pair in pairs), **self.constants)
             return
         if self.built is None:
             self.built = self.build()

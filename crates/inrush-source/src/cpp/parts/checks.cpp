@@ -84,6 +84,10 @@ inline Tensor laid_out(const char *name, const Tensor &t, const Sizes &strides, 
         throw InputError(input + "begin its storage, its offset is " + std::to_string((t.data - t.memory.get()) / t.dtype.bytes) +
                          ": the program counts positions in the storage (`as_strided`)");
     if (same) return t;
+    for (std::size_t d = 0; d < strides.size(); d++)
+        if (strides[d].value == 0 && t.sizes[d].value > 1 && t.strides[d].value != 0)
+            throw InputError(input + "have strides " + text(strides) + ", got " + text(t.strides) + ": the program reads one element of dimension " +
+                             std::to_string(d) + " for all");
     const Tensor out = empty_tensor(t.dtype, t.sizes, strides);
     copy(out, t);
     return out;

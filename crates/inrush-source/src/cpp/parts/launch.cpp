@@ -110,3 +110,18 @@ inline void launch(Team &team, const Kernel &kernel, std::vector<char *> buffers
     });
     if (failed != 0) throw CheckError(kernel.checks.at(static_cast<std::size_t>(failed - 1)));
 }
+
+// Inputs and outputs of `main` are where calls take and give them.
+inline Values placed(Values values) { return values; }
+
+inline Values fetched(Values values) { return values; }
+
+inline void finish() {}
+
+const char *const PLACE = "--threads";
+
+inline i64 default_place() { return std::max<i64>(1, std::thread::hardware_concurrency()); }
+
+inline void expect_place(i64 threads) {
+    if (threads < 1 || threads > 4096) throw InputError("--threads must be 1 to 4096");
+}

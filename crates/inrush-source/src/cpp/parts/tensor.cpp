@@ -102,6 +102,7 @@ struct Tensor {
     Sizes sizes, strides;
     char *data = nullptr;
     std::shared_ptr<char> memory;
+//PLACE
 };
 
 // An input or an output: a tensor, an integer, a number, a truth value or nothing.

@@ -1,0 +1,246 @@
+"""Programs for GPUs as files of C++: over a driver of the tests whose kernels run in Triton's interpreter, against eager PyTorch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import gpu_driver
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+safetensors = pytest.importorskip("safetensors.torch")
+
+COMPILER = shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+
+
+class Program:
+    """A module printed as C++ for a GPU, and built."""
+
+    def __init__(self, folder, module, inputs, kind="cuda", dynamic=None, flags=(), env=None):
+        self.folder, self.kind = folder, kind
+        archive, self.source = folder / "m.pt2", folder / "m.cpp"
+        with torch.no_grad():
+            torch.export.save(torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic), archive)
+        done = gpu_driver.tool(folder, "compile", archive, "--emit", "cpp", "--target", gpu_driver.KINDS[kind][1], "-o", self.source, env=env)
+        assert done.returncode == 0, done.stderr
+        self.library = folder / "libm.so"
+        built = subprocess.run([COMPILER, *FLAGS, *flags, self.source, "-ldl", "-o", self.library], capture_output=True, text=True, timeout=600, check=False)
+        assert built.returncode == 0, built.stderr
+        # The driver of the tests, which a machine makes.
+        with gpu_driver.Machine(folder, kind=kind):
+            pass
+
+    def run(self, *inputs, words=(), env=None):
+        """Runs the program in a process of its own; gives the process and the outputs."""
+        given, given_out = self.folder / "x.safetensors", self.folder / "y.safetensors"
+        named = {str(k): x for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+        named |= {str(k): torch.tensor(x) for k, x in enumerate(inputs) if isinstance(x, int)}
+        safetensors.save_file({k: v.contiguous() for k, v in named.items()}, given)
+        given_out.unlink(missing_ok=True)
+        command = [sys.executable, gpu_driver.__file__, "program", self.kind, self.library, "--inputs", given, "--output", given_out, "--calls", "1", *words]
+        env = {**os.environ, "LD_LIBRARY_PATH": str(self.folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(env or {})}
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=600, env=env, check=False)
+        out = safetensors.load_file(given_out) if given_out.exists() else {}
+        return done, [out[k] for k in sorted(out, key=int)]
+
+    def check(self, module, *inputs, **tolerance):
+        with torch.no_grad():
+            want = module(*[x.clone() if isinstance(x, torch.Tensor) else x for x in inputs])
+        want = want if isinstance(want, tuple) else (want,)
+        done, got = self.run(*inputs)
+        assert done.returncode == 0, done.stderr
+        assert len(got) == len(want)
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype and a.shape == b.shape
+            torch.testing.assert_close(a, b.contiguous(), **tolerance)
+        return done
+
+
+class Block(torch.nn.Module):
+    """Products, a norm, reductions both ways, views as outputs and a buffer that is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 8)
+        self.register_buffer("calls", torch.zeros(8))
+
+    def forward(self, x):
+        y = self.c(torch.relu(self.b(self.a(x))))
+        self.calls.add_(1)
+        return y.softmax(-1) + self.calls, y.sum(0), x.t()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm"])
+def test_a_block_runs_on_each_kind_of_gpu_with_unknown_sizes(tmp_path, kind):
+    torch.manual_seed(0)
+    module = Block().eval()
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = Program(tmp_path, module, [torch.randn(4, 16)], kind, ({0: batch},))
+    for rows in (4, 33) if kind == "cuda" else (7,):
+        fresh = Block().eval()
+        fresh.load_state_dict({**module.state_dict(), "calls": torch.zeros(8)})
+        program.check(fresh, torch.randn(rows, 16))
+    text = program.source.read_text()
+    assert "@triton.jit" in text and "aten.relu.default" in text
+    done, got = program.run(torch.randn(65, 16))
+    assert done.returncode == 2 and not got and "outside the range 2..=64" in done.stderr
+    done, _ = program.run(torch.randn(4, 15))
+    assert done.returncode == 2 and "must have sizes [4, 16], got [4, 15]" in done.stderr
+    # Errors name the function of this vendor's driver.
+    done, _ = program.run(torch.randn(4, 16), env={"FAKE_FAIL": {"cuda": "cuModuleLoadData", "rocm": "hipModuleLoadData"}[kind]})
+    assert done.returncode == 3 and "ModuleLoadData: " in done.stderr
+
+
+def test_a_missing_driver_is_an_error_that_says_what_to_install(tmp_path):
+    # Real machine code.
+    program = Program(tmp_path, torch.nn.ReLU(), [torch.randn(4)], env={"INRUSH_PYTHON": sys.executable})
+    main = tmp_path / "program"
+    subprocess.run([COMPILER, "-std=c++17", "-O1", program.source, "-pthread", "-ldl", "-o", main], check=True, timeout=600)
+    done = subprocess.run([main], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3 and "no CUDA driver: install NVIDIA's driver" in done.stderr
+    done = subprocess.run([main, "--device", "-1"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "--device must be" in done.stderr
+
+
+class Pictures(torch.nn.Module):
+    """Convolutions, a batch norm and pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Conv2d(8, 8, 3, groups=8))
+
+    def forward(self, x):
+        return self.body(x).mean((2, 3))
+
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
+
+
+class Kinds(torch.nn.Module):
+    """Element types, indices, a size as an input and as an output."""
+
+    def forward(self, x, index, mask, n: int):
+        picked = x[index] * mask[:, None]
+        return picked.to(torch.bfloat16), (picked > 0).sum(), index * 2, torch.where(mask, index, index + x.shape[0]), x.half().cumsum(0)[:n]
+
+
+def test_models_of_several_kinds_are_right(tmp_path):
+    torch.manual_seed(1)
+    cases = {
+        "pictures": (Pictures().eval(), [torch.randn(2, 3, 12, 10)]),
+        "attention": (Attention(), [torch.randn(2, 2, 9, 16) for _ in range(3)]),
+        "kinds": (Kinds(), [torch.randn(6, 5), torch.tensor([5, 0, -1]), torch.tensor([True, False, True]), 4]),
+        "empty": (torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), [torch.randn(0, 3)]),
+    }
+    for name, (module, inputs) in cases.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        Program(folder, module, inputs).check(module, *inputs, rtol=1e-4, atol=1e-4)
+
+
+class Writes(torch.nn.Module):
+    """Writes into an input, of which it gives a part."""
+
+    def forward(self, x, y):
+        x.mul_(2)
+        x[1] = y
+        return x[0] + 1, x.view(-1)[3:7], x, y
+
+
+def test_inputs_are_written(tmp_path):
+    module, x, y = Writes(), torch.randn(3, 4), torch.randn(4)
+    Program(tmp_path, module, [x, y]).check(module, x, y)
+
+
+class Copies(torch.nn.Module):
+    """Gives an input of which every third column is left out new contents."""
+
+    def forward(self, x, y):
+        x.copy_(y.relu())
+        return x.sum(), x
+
+
+def test_inputs_have_the_strides_that_the_program_reads(tmp_path):
+    for name, module, x, y in (
+        ("part", Copies(), torch.randn(4, 8)[:, :6], torch.randn(4, 6)),
+        ("turned", Copies(), torch.randn(6, 4).t(), torch.randn(4, 6)),
+        ("last", torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last), None),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        inputs = [x] if y is None else [x, y]
+        Program(folder, module, inputs).check(module, *inputs, rtol=1e-4, atol=1e-4)
+    folder = tmp_path / "expanded"
+    folder.mkdir()
+    program = Program(folder, torch.nn.ReLU(), [torch.randn(1, 6).expand(5, 6)])
+    done, got = program.run(torch.randn(5, 6))
+    assert done.returncode == 2 and not got and "reads one element of dimension 0 for all" in done.stderr
+
+
+class Named(torch.nn.Module):
+    """Has parameters with names of the program's own."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("weights", "threads", "stream", "device", "given"):
+            self.register_buffer(name, torch.randn(4))
+
+    def forward(self, inputs, outputs):
+        return inputs * self.weights + self.threads - self.stream * self.device / outputs + self.given
+
+
+def test_names_of_the_model_do_not_clash_with_those_of_the_program(tmp_path):
+    module, x = Named(), torch.rand(3, 4) + 1
+    Program(tmp_path, module, [x, x + 1]).check(module, x, x + 1)
+
+
+class Draws(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5), torch.rand(3, 5)
+
+
+def test_random_numbers_are_those_of_a_package(tmp_path):
+    x = torch.ones(40)
+    program = Program(tmp_path, Draws().train(), [x])
+    done, got = program.run(x)
+    assert done.returncode == 0, done.stderr
+    package = tmp_path / "m.inrush"
+    done = gpu_driver.tool(tmp_path, "compile", tmp_path / "m.pt2", "-o", package, "--target", "h100", "--no-libraries")
+    assert done.returncode == 0, done.stderr
+    with gpu_driver.Machine(tmp_path) as machine:
+        want = machine.load(package)(x)
+    assert all(a.equal(b) for a, b in zip(got, want, strict=True))
+    assert 5 < (got[0] == 0).sum() < 35
+
+
+def test_memory_of_the_program_is_sound(tmp_path):
+    sanitizer = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+    if not os.path.isabs(sanitizer):
+        pytest.skip("the compiler has no address sanitizer")
+    torch.manual_seed(2)
+    module, x = Block().eval(), torch.randn(5, 16)
+    program = Program(tmp_path, module, [x], flags=["-fsanitize=address,undefined", "-fno-sanitize-recover"])
+    env = {"LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
+    done, got = program.run(x, env=env)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(got[1], module(x)[1])
+
+
+def test_what_is_not_printed_is_named(tmp_path):
+    class Sorts(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.inv(x)
+
+    archive = tmp_path / "m.pt2"
+    torch.export.save(torch.export.export(Sorts(), (torch.eye(4),)), archive)
+    done = gpu_driver.tool(tmp_path, "compile", archive, "--emit", "cpp", "--target", "h100", "-o", tmp_path / "m.cpp")
+    assert done.returncode and "is not printed as C++" in done.stderr
+    assert not (tmp_path / "m.cpp").exists()
