@@ -72,6 +72,8 @@ fn package_of(archive: &Path, folder: &Path) -> PathBuf {
         format: inrush_cli::args::Format::Inrush,
         emit: None,
         operators: OperatorArgs::default(),
+        kernels: inrush_cli::args::Kernels::Code,
+        tune: false,
         no_libraries: false,
         json: true,
     })

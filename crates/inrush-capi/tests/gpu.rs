@@ -8,7 +8,7 @@ mod driver;
 #[allow(dead_code, unreachable_pub)]
 mod programs;
 
-use driver::{ALL, Machine, code, gpu, info, is_amd, with_driver};
+use driver::{ALL, Machine, code, gpu, info, is_amd, is_intel, with_driver};
 use inrush_host::native::{Lowered, Wanted};
 use inrush_package::{KernelParts, TargetParts};
 use programs::{chain, program};
@@ -17,7 +17,11 @@ use std::process::Command;
 
 /// Returns the model of the test's device.
 fn model() -> &'static str {
-    if is_amd() { "mi300x" } else { "h100" }
+    match (is_amd(), is_intel()) {
+        (true, _) => "mi300x",
+        (_, true) => "max1550",
+        _ => "h100",
+    }
 }
 
 /// Writes a package for the test's device that multiplies by 4.
@@ -30,6 +34,7 @@ fn package(folder: &Path) -> PathBuf {
         complex: Default::default(),
         guards: Vec::new(),
         bounds: Vec::new(),
+        expected: Default::default(),
     };
     let Ok(Wanted::Gpu(w)) = Wanted::parse(model()) else {
         panic!("no target");
@@ -192,6 +197,83 @@ assert "torch" not in sys.modules
 print("whole")
 "#;
 
+/// Likewise for a kind whose driver captures nothing, and whose streams are not those of other libraries.
+const WITHOUT_STREAMS: &str = r#"
+import ctypes, sys, threading
+import numpy as np
+import inrush_runtime
+
+package, kind, name = sys.argv[1:]
+on = f"{kind}:0"
+model = inrush_runtime.load(package, device=on, concurrent=2)
+y, flag = model(np.array([1, 2, 3], np.float32))
+assert flag is True and isinstance(y, inrush_runtime.DeviceTensor) and y.device == on
+assert y.numpy().tolist() == [4, 8, 12] and y.__dlpack_device__() == (14, 0)
+# A tensor of the device goes in again.
+z, _ = model(y)
+assert z.numpy().tolist() == [16, 32, 48]
+
+class Queue:
+    sycl_queue = 512
+
+class Exporter:
+    "A producer, which is asked for no stream."
+    asked = []
+    def __dlpack_device__(self):
+        return y.__dlpack_device__()
+    def __dlpack__(self, **options):
+        self.asked.append(options)
+        return y.__dlpack__(**options)
+
+assert model(Exporter())[0].numpy().tolist() == [16, 32, 48]
+assert Exporter.asked and all("stream" not in options for options in Exporter.asked), Exporter.asked
+# A consumer names its queue, which is not looked at: the work is done.
+for stream in (None, -1, 512, Queue()):
+    assert "versioned" in repr(y.__dlpack__(stream=stream, max_version=(1, 1)))
+
+class Elsewhere(Exporter):
+    "Memory that the driver's context does not know."
+    memory = (ctypes.c_float * 3)()
+    def __dlpack__(self, **options):
+        given = np.frombuffer(self.memory, np.float32)
+        capsule = given.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        # The device's type comes after the address.
+        ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_int32))[2] = 14
+        return capsule
+
+for call, word in (
+    (lambda: model(y, stream=Queue()), "queue of SYCL"),
+    (lambda: model(y, stream=512), "command lists of this driver"),
+    (lambda: model(Elsewhere()), "a context of another library"),
+    (lambda: inrush_runtime.load(package, device=on, cuda_graphs=True), "captures no calls"),
+    (lambda: inrush_runtime.load(package, device=f"{kind}:9"), "2 devices"),
+    (lambda: inrush_runtime.load(package), f"{kind}:{name}"),
+):
+    try:
+        call()
+    except inrush_runtime.Error as error:
+        assert word in str(error), (word, str(error))
+    else:
+        raise SystemExit(f"no error about {word}")
+wrong = []
+def calls(n):
+    for k in range(50):
+        once = model(np.array([n, k], np.float32))[0]
+        got = model(once)[0].numpy().tolist()
+        if got != [16 * n, 16 * k]:
+            wrong.append(got)
+threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert not wrong, wrong[:3]
+del model
+assert z.numpy().tolist() == [16, 32, 48], "an output outlives its model"
+assert "torch" not in sys.modules
+print("whole")
+"#;
+
 #[test]
 fn python_runs_on_a_gpu_without_pytorch() {
     with_driver(
@@ -212,10 +294,15 @@ fn python_runs_on_a_gpu_without_pytorch() {
                 .join("../../python/inrush-runtime/inrush_runtime/__init__.py");
             std::fs::copy(source, module.join("__init__.py")).expect("the module");
             std::fs::copy(native, module.join("_native.abi3.so")).expect("the library");
+            let (script, kind) = match (is_amd(), is_intel()) {
+                (true, _) => (IN_PYTHON, "rocm"),
+                (_, true) => (WITHOUT_STREAMS, "xpu"),
+                _ => (IN_PYTHON, "cuda"),
+            };
             let out = Command::new(python)
-                .args(["-c", IN_PYTHON])
+                .args(["-c", script])
                 .arg(package(folder))
-                .args([if is_amd() { "rocm" } else { "cuda" }, model()])
+                .args([kind, model()])
                 .env("PYTHONPATH", folder)
                 .output()
                 .expect("a run");

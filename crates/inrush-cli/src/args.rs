@@ -41,6 +41,10 @@ pub enum Command {
     /// Check that this machine has what inrush needs
     Doctor(DoctorArgs),
     /// Show, bound or clear what is kept: objects, kernels, graphs, tuned tiles, graphs that failed
+    ///
+    /// INRUSH_CACHE_DIR names the folder and INRUSH_CACHE_LIMIT its bound (500MB, 2GB, none; by default 10 GB or a tenth of the disk).
+    /// INRUSH_REMOTE_CACHE names a second tier that machines share: file:///folder, redis://host:port/db or s3://bucket/prefix. With
+    /// INRUSH_REMOTE_CACHE_KEY only entries that were written with the same secret are used.
     Cache(CacheArgs),
     /// Print a completion script for a shell
     Completion {
@@ -107,8 +111,8 @@ pub struct RunArgs {
     /// Seconds to measure the latency for
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
-    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU. A package brings its kernels; those of an archive are built by
-    /// the Python package `triton`, for which $INRUSH_PYTHON names the interpreter [default: python3]
+    /// Device to run on: cpu, cuda:0 for the first NVIDIA GPU, rocm:0 for AMD's or xpu:0 for Intel's. A package brings its kernels;
+    /// those of an archive are built by the Python package `triton`, for which $INRUSH_PYTHON names the interpreter [default: python3]
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
     /// On a GPU, compile matrix products too instead of calling cuBLAS
@@ -117,6 +121,14 @@ pub struct RunArgs {
     /// On a GPU, capture calls as CUDA graphs and replay them
     #[arg(long = "cuda-graphs")]
     pub capture: bool,
+    /// Allow a package that holds the source of its kernels to have them built, which runs code of the package in Triton's Python
+    /// ($INRUSH_PYTHON). Built kernels are kept; a package whose kernels are all kept needs neither this nor Triton. Also
+    /// INRUSH_BUILD_KERNELS=1
+    #[arg(long)]
+    pub build_kernels: bool,
+    /// Keep kernels that are built in this folder too, and look for them there first; the cache has them in any case
+    #[arg(long, value_name = "FOLDER")]
+    pub records: Option<PathBuf>,
     /// Print one line of JSON instead of text
     #[arg(long)]
     pub json: bool,
@@ -148,10 +160,19 @@ pub struct CompileArgs {
     #[arg(long, value_enum, default_value_t = Format::Inrush)]
     pub format: Format,
     /// Write the program as source instead of a package: one readable file that runs without inrush. `python` needs PyTorch and, for
-    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive. `cpp` is for a CPU and needs a C++17 compiler alone;
-    /// weights are written to a safetensors file next to it, OUT with the extension `weights.safetensors`
+    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive. `cpp` needs a C++17 compiler alone, and for a GPU its
+    /// driver where it runs: machine code of the kernels is in the file. Weights are written to a safetensors file next to it, OUT with
+    /// the extension `weights.safetensors`
     #[arg(long, value_enum, value_name = "LANGUAGE", conflicts_with = "format")]
     pub emit: Option<Emit>,
+    /// Hold kernels for GPUs as machine code, or as Triton source that is built where the package is opened (`inrush run
+    /// --build-kernels`); compiling needs no Triton then
+    #[arg(long, value_enum, value_name = "FORM", default_value_t = Kernels::Code, conflicts_with = "emit")]
+    pub kernels: Kernels,
+    /// With `--kernels source`, hold neighbouring tiles of each kernel too: the first launch on a device measures them, and keeps the
+    /// fastest
+    #[arg(long)]
+    pub tune: bool,
     /// For GPUs, compile matrix products too instead of calling cuBLAS
     #[arg(long)]
     pub no_libraries: bool,
@@ -168,6 +189,13 @@ pub struct CompileArgs {
 pub enum Emit {
     Python,
     Cpp,
+}
+
+/// The form in which a package holds kernels for GPUs.
+#[derive(clap::ValueEnum, Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kernels {
+    Code,
+    Source,
 }
 
 /// A kind of package.
@@ -190,7 +218,7 @@ pub struct BenchArgs {
     /// Compile without the build cache, as on a first run (on CPUs)
     #[arg(long)]
     pub cold: bool,
-    /// Device to run on: cpu, or cuda:0 for the first NVIDIA GPU
+    /// Device to run on: cpu, cuda:0 for the first NVIDIA GPU, rocm:0 for AMD's or xpu:0 for Intel's
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
     /// On a GPU, capture calls as CUDA graphs and replay them
@@ -260,22 +288,9 @@ pub struct CacheArgs {
     pub json: bool,
 }
 
-/// A number of bytes, with a unit of powers of 1000 or without.
+/// A number of bytes.
 fn size(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic());
-    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
-    let factor = match unit.to_ascii_uppercase().as_str() {
-        "" | "B" => 1.0,
-        "K" | "KB" => 1e3,
-        "M" | "MB" => 1e6,
-        "G" | "GB" => 1e9,
-        "T" | "TB" => 1e12,
-        other => return Err(format!("`{other}` is no unit: B, KB, MB, GB or TB")),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(n) if n >= 0.0 && n.is_finite() => Ok((n * factor) as u64),
-        _ => Err("not a size, such as 500MB".into()),
-    }
+    inrush_runtime::cache_limit::size(text).map_err(|e| e.message().to_string())
 }
 
 /// A time to measure for.

@@ -15,7 +15,7 @@ use crate::out::say;
 use crate::progress::Progress;
 use crate::run::{Check, measure_calls, random_tensor, write_outputs, xorshift};
 use crate::session::{self, ArchiveWeights, Times};
-use crate::triton::{self, Gpu, Python};
+use crate::triton::{self, Gpu};
 use inrush_base::{Error, Result};
 use inrush_compile::Libraries;
 use inrush_host::devices;
@@ -24,6 +24,7 @@ use inrush_host::native::{self, Model, Options};
 use inrush_host::program::{Device, HostProgram, Read, StepKind};
 use inrush_package::Package;
 use inrush_program::GpuTarget;
+use inrush_runtime::triton::Python;
 use inrush_runtime::{OutputSpec, Tensor, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,6 +51,8 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     let options = Options {
         capture: a.capture,
         seed: a.seed,
+        build_kernels: a.build_kernels,
+        records: a.records.clone(),
         ..Options::default()
     };
     let s = open(&a.model, device, options, a.no_libraries, a.json)?;
@@ -59,6 +62,9 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
     })?;
     let outputs = user_outputs(&s.model, s.model.run(&inputs)?);
     let first = start.elapsed();
+    for note in s.model.notes() {
+        eprintln!("inrush: {note}");
+    }
     let report = Check::new(&outputs, expect.as_ref())?;
     write_outputs(a, &outputs)?;
     let limit = Duration::from_secs_f64(a.seconds);
@@ -180,7 +186,7 @@ fn open_archive(
     let kind = devices::by_torch_number(device.kind);
     let wanted = !no_libraries && kind.is_some_and(|k| k.products().is_some());
     let blas = if wanted {
-        cublas::find(&python.folders)
+        cublas::find(python.folders())
     } else {
         None
     };

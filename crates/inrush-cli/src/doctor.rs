@@ -6,11 +6,13 @@
 
 use crate::args::{CacheArgs, DoctorArgs};
 use crate::out::say;
-use crate::triton::Python;
 use inrush_base::{Error, Result};
 use inrush_runtime::cache::{Cache, CachePlace};
 use inrush_runtime::cache_kinds::{KINDS, kind};
+use inrush_runtime::cache_limit::Limit;
 use inrush_runtime::cc::{Compiler, Target, has_vector_math};
+use inrush_runtime::remote::{Remote, Settings};
+use inrush_runtime::triton::Python;
 use std::process::ExitCode;
 
 /// One line of the report.
@@ -78,13 +80,18 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
         ok: writable.is_ok(),
         detail: match writable {
             Ok(()) => {
-                let notice = place.notice.map(|n| format!("; {n}"));
+                let limit = Limit::of(cache.dir());
+                let notices = [place.notice, limit.notice.clone()];
+                let notices: Vec<String> = (notices.into_iter().flatten())
+                    .map(|n| format!("; {n}"))
+                    .collect();
                 format!(
-                    "{}: {} objects, {:.1} MB{}",
+                    "{}: {} objects, {:.1} MB, {}{}",
                     cache.dir().display(),
                     usage.entries,
                     usage.bytes as f64 / 1e6,
-                    notice.unwrap_or_default()
+                    bound(&limit),
+                    notices.concat()
                 )
             }
             Err(e) => format!(
@@ -93,11 +100,16 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
             ),
         },
     });
-    findings.extend(gpus());
+    findings.push(tier());
+    let python = Python::find();
+    let backends = python
+        .as_ref()
+        .map_or_else(|_| Vec::new(), Python::backends);
+    findings.extend(gpus(python.is_ok().then_some(&backends)));
     findings.push(Finding {
         what: "Triton",
         ok: true,
-        detail: Python::find().map_or_else(|e| e.message().to_string(), |p| p.summary()),
+        detail: python.map_or_else(|e| e.message().to_string(), |p| p.summary(&backends)),
     });
     let healthy = findings.iter().all(|f| f.ok);
     if a.json {
@@ -128,8 +140,61 @@ pub fn doctor(a: &DoctorArgs) -> Result<ExitCode> {
     })
 }
 
-/// Looks for the drivers of all kinds of GPUs, and their devices.
-fn gpus() -> impl Iterator<Item = Finding> {
+/// Says what the bound on the cache's folder is.
+fn bound(limit: &Limit) -> String {
+    match limit.bytes {
+        Some(bytes) => format!("bounded by {:.1} MB", bytes as f64 / 1e6),
+        None => "not bounded".into(),
+    }
+}
+
+/// Asks the second tier of the cache for a sign of life.
+fn tier() -> Finding {
+    let (ok, detail) = match Settings::from_environment() {
+        Ok(None) => (true, "none: INRUSH_REMOTE_CACHE names one".into()),
+        Err(e) => (false, e.message().to_string()),
+        Ok(Some(settings)) => {
+            let name = settings.shown();
+            let keyed = if settings.is_keyed() {
+                "entries are authenticated"
+            } else {
+                "entries are not authenticated: INRUSH_REMOTE_CACHE_KEY sets a secret"
+            };
+            match Remote::open(settings).ping() {
+                Ok(took) => {
+                    let ms = took.as_secs_f64() * 1e3;
+                    (true, format!("{name} answers in {ms:.1} ms, {keyed}"))
+                }
+                Err(e) => (false, format!("{name}: {}", e.message())),
+            }
+        }
+    };
+    Finding {
+        what: "second tier",
+        ok,
+        detail,
+    }
+}
+
+/// Returns what became of the second tier in this process, once all is stored; null if there is none.
+pub(crate) fn tier_json() -> serde_json::Value {
+    let Some(remote) = Remote::current() else {
+        return serde_json::Value::Null;
+    };
+    remote.finish(remote.settings().longest_request());
+    let mut line = serde_json::json!({
+        "tier": remote.settings().shown(),
+        "off": remote.why_off(),
+    });
+    for (name, n) in remote.counts().named() {
+        line[name] = n.into();
+    }
+    line
+}
+
+/// Looks for the drivers of all kinds of GPUs and their devices, and says what else is missing there. `backends` are those of Triton,
+/// if there is one.
+fn gpus(backends: Option<&Vec<String>>) -> impl Iterator<Item = Finding> {
     let text = |kind: &inrush_base::Device| {
         let driver = inrush_devices::driver(kind)?;
         let (version, count) = (driver.version()?, driver.devices()?);
@@ -146,8 +211,24 @@ fn gpus() -> impl Iterator<Item = Finding> {
     inrush_devices::ALL.into_iter().map(move |kind| Finding {
         what: kind.name,
         ok: true,
-        detail: text(kind).unwrap_or_else(|e: Error| e.message().to_string()),
+        detail: text(kind).unwrap_or_else(|e: Error| e.message().to_string())
+            + &lacks(kind, backends),
     })
+}
+
+/// Says what programs for a kind of GPU lack, besides a driver.
+fn lacks(kind: &inrush_base::Device, backends: Option<&Vec<String>>) -> String {
+    let mut text = String::new();
+    let (name, packages) = kind.backend_package;
+    if backends.is_some_and(|all| !all.iter().any(|b| b == name)) {
+        text += &format!(
+            "; no kernels are built: Triton's back end `{name}` is missing; install {packages}"
+        );
+    }
+    if kind.runs.as_ref().is_some_and(|r| !r.shares_streams) {
+        text += "; in torch.compile on queues of SYCL of the second Level Zero adapter of oneAPI 2025.3 or later: set SYCL_UR_USE_LEVEL_ZERO_V2=1 where it is not the default";
+    }
+    text
 }
 
 /// Builds one function in a throw-away cache; milliseconds.
@@ -167,6 +248,7 @@ fn try_build() -> Result<u128> {
 /// Prints what the cache keeps, by kind. With `--clear` or `--limit` the figures are of what was removed.
 pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     let cache = Cache::open_default();
+    let tier = Settings::from_environment()?;
     let all: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
     let removed = match (&a.clear, a.limit) {
         (Some(names), _) if names.is_empty() => Some(cache.clear_kinds(&all)?),
@@ -181,6 +263,7 @@ pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
     let shown = removed.clone().unwrap_or_else(|| cache.kinds());
     let bytes: u64 = shown.iter().map(|u| u.bytes).sum();
     let dir = cache.dir().display();
+    let limit = Limit::of(cache.dir());
     if a.json {
         let kinds: serde_json::Map<String, serde_json::Value> = (KINDS.iter().zip(&shown))
             .map(|(k, u)| {
@@ -196,6 +279,8 @@ pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
                 "bytes": bytes,
                 "kinds": kinds,
                 "removed": removed.is_some(),
+                "limit": limit.bytes,
+                "remote": tier.as_ref().map(Settings::shown),
             })
         )?;
         return Ok(ExitCode::SUCCESS);
@@ -211,6 +296,16 @@ pub fn cache(a: &CacheArgs) -> Result<ExitCode> {
             mb(u.bytes),
             k.what
         )?;
+    }
+    if removed.is_none() {
+        say!("  {}", bound(&limit))?;
+        if let Some(notice) = &limit.notice {
+            say!("  {notice}")?;
+        }
+        match &tier {
+            Some(tier) => say!("  second tier: {}", tier.shown())?,
+            None => say!("  no second tier")?,
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

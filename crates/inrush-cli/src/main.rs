@@ -3,8 +3,13 @@
 use clap::{CommandFactory, Parser};
 use inrush_base::Error;
 use inrush_cli::args::{Cli, Command};
-use inrush_runtime::cache::CachePlace;
+use inrush_runtime::cache::{self, CachePlace};
+use inrush_runtime::remote::Remote;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest wait at the end for what goes on in the background: storing in the second tier of the cache, bounding its folder.
+const FINISH: Duration = Duration::from_secs(5);
 
 #[global_allocator]
 static ALLOCATOR: inrush_alloc::Allocator = inrush_alloc::Allocator;
@@ -15,8 +20,11 @@ fn main() -> ExitCode {
     // Where no thread is to be had, memory comes when it is touched.
     // Pages are touched in parallel with the import.
     let _ = std::thread::Builder::new().spawn(inrush_alloc::warm);
+    inrush_remote::install();
     let done = dispatch(cli);
-    if let Some(notice) = CachePlace::last_notice() {
+    cache::finish(FINISH);
+    let notices = [CachePlace::last_notice(), Remote::last_notice()];
+    for notice in notices.into_iter().flatten() {
         eprintln!("inrush: {notice}");
     }
     match done {

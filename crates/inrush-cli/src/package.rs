@@ -6,22 +6,23 @@
 //! ```
 //!
 //! A package is compiled ahead of time for a list of targets. Loading it needs no C compiler, no
-//! Python and no Triton; compiling for a GPU needs no GPU.
+//! Python and no Triton; compiling for a GPU needs no GPU. With `--kernels source` Triton builds where the
+//! package is opened instead.
 
-use crate::args::{CompileArgs, Format, TargetArgs};
+use crate::args::{CompileArgs, Format, Kernels, TargetArgs};
 use crate::out::say;
 use crate::progress::Progress;
 use crate::session::{self, Times};
-use crate::triton::{self, Gpu, Python};
+use crate::triton::{self, Gpu};
 use inrush_base::{Caps, Error, Result};
 use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::{self, Lowered, Wanted, WantedGpu};
 use inrush_package::{Cpu, Options, Package, Panels, TREES, TargetParts, WeightData, aoti};
-use inrush_program::Program;
 use inrush_program::parts::operator_calls;
+use inrush_program::{GpuKernel, Program};
 use inrush_runtime::cache::Cache;
-use inrush_runtime::triton::{Binary, Pool};
+use inrush_runtime::triton::{Binary, Pool, Python};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,8 +39,15 @@ enum Compiled {
     Gpu {
         gpu: inrush_package::Gpu,
         lowered: Lowered,
-        binaries: Vec<Binary>,
+        kernels: Stored,
     },
+}
+
+/// The kernels of a program for a GPU as a package stores them.
+enum Stored {
+    Code(Vec<Binary>),
+    /// Their source, with others that take the launches of each.
+    Source(Vec<Vec<GpuKernel>>),
 }
 
 /// A target that was asked for, with the levels of CPUs found out.
@@ -74,7 +82,13 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     let library = (a.format == Format::Aoti)
         .then(|| container(&targets))
         .transpose()?;
-    let pool = if targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
+    let builds = a.kernels == Kernels::Code;
+    if builds && a.tune {
+        return Err(Error::input(
+            "`--tune` measures where a package is opened: it is for `--kernels source`",
+        ));
+    }
+    let pool = if builds && targets.iter().any(|t| matches!(t, Target::Gpu(_))) {
         Some(Python::find()?.pool(true)?)
     } else {
         None
@@ -91,16 +105,13 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     for t in &targets {
         let made = match t {
             Target::Cpu(caps) => for_cpu(graph.clone(), caps, &progress, &mut times),
-            Target::Gpu(w) => {
-                let pool = (pool.as_ref()).ok_or_else(|| Error::internal("no workers"))?;
-                for_gpu(
-                    graph.clone(),
-                    w,
-                    (pool, a.no_libraries),
-                    &progress,
-                    &mut times,
-                )
-            }
+            Target::Gpu(w) => for_gpu(
+                graph.clone(),
+                w,
+                (pool.as_ref(), a.no_libraries, a.tune),
+                &progress,
+                &mut times,
+            ),
         };
         let of_one = |e: Error| match targets.len() {
             1 if matches!(t, Target::Cpu(_)) => e,
@@ -269,11 +280,11 @@ fn for_cpu(graph: Graph, caps: &Caps, progress: &Progress, times: &mut Times) ->
     })
 }
 
-/// Compiles a graph for a GPU.
+/// Compiles a graph for a GPU. Without workers no kernel is built.
 fn for_gpu(
     graph: Graph,
     w: &WantedGpu,
-    (pool, no_libraries): (&Pool, bool),
+    (pool, no_libraries, tune): (Option<&Pool>, bool, bool),
     progress: &Progress,
     times: &mut Times,
 ) -> Result<Compiled> {
@@ -284,11 +295,20 @@ fn for_gpu(
         device: w.device,
         libraries,
     };
-    let (lowered, binaries, _) = triton::compile(graph, &gpu, pool, progress, times)?;
+    let (lowered, kernels) = match pool {
+        Some(pool) => {
+            let (lowered, binaries, _) = triton::compile(graph, &gpu, pool, progress, times)?;
+            (lowered, Stored::Code(binaries))
+        }
+        None => {
+            let (lowered, others) = triton::lower_tunable(graph, &gpu, tune, progress, times)?;
+            (lowered, Stored::Source(others))
+        }
+    };
     Ok(Compiled::Gpu {
         gpu: w.gpu.clone(),
         lowered,
-        binaries,
+        kernels,
     })
 }
 
@@ -324,7 +344,10 @@ fn parts(c: &Compiled) -> Result<TargetParts<'_>> {
         Compiled::Gpu {
             gpu,
             lowered,
-            binaries,
-        } => native::parts(gpu, lowered, binaries),
+            kernels,
+        } => match kernels {
+            Stored::Code(binaries) => native::parts(gpu, lowered, binaries),
+            Stored::Source(others) => Ok(native::source_parts(gpu, lowered, others.clone())),
+        },
     }
 }

@@ -84,6 +84,7 @@ pub fn run(a: &RunArgs) -> Result<ExitCode> {
             "peak_bytes": peak,
             "max_rel_err": report.max_rel_err,
             "accuracy": report.accuracy.map(|(r, n)| r as f64 / n as f64),
+            "remote_cache": crate::doctor::tier_json(),
         });
         say!("{line}")?;
     } else {

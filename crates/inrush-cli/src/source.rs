@@ -6,14 +6,16 @@ use crate::out::say;
 use crate::package::{Target, libraries};
 use crate::progress::Progress;
 use crate::session::{self, ArchiveWeights, Times};
-use crate::triton::{Gpu, lower};
-use inrush_base::{Caps, Error, Result};
+use crate::triton::{self, Gpu, lower};
+use inrush_base::{Caps, Device, Error, Result};
+use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::WantedGpu;
 use inrush_package::{cannot_write, write_whole};
-use inrush_program::host::StepKind;
+use inrush_program::host::Lowered;
+use inrush_runtime::triton::Python;
 use inrush_runtime::{Pairs, Tensor, WeightSource, cc};
-use inrush_source::{Code, CppFile, CppWeight, Object, Unit};
+use inrush_source::{Built, Code, CppFile, CppWeight, Object, Unit};
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
@@ -61,9 +63,9 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
     let graph = std::mem::take(&mut archive.graph);
     let printed = match target {
         Target::Cpu(caps) => of_cpu(graph, caps, &how, language, &progress, &mut times),
-        Target::Gpu(_) if language == Emit::Cpp => Err(Error::unsupported(
-            "C++ is printed for CPUs only: print Python for a GPU",
-        )),
+        Target::Gpu(w) if language == Emit::Cpp => {
+            cpp_of_gpu(graph, w, &how, &progress, &mut times)
+        }
         Target::Gpu(w) => of_gpu(graph, w, &how, &progress, &mut times),
     };
     let CppFile {
@@ -115,20 +117,12 @@ struct How {
 }
 
 impl How {
-    fn unit<'a>(
-        &'a self,
-        program: &'a inrush_program::host::HostProgram,
-        objects: &'a [Object],
-        code: Code<'a>,
-    ) -> Unit<'a> {
+    fn unit<'a>(&'a self, lowered: &'a Lowered, objects: &'a [Object], code: Code<'a>) -> Unit<'a> {
         Unit {
             name: &self.name,
             target: &self.target,
-            program,
-            objects,
-            inputs: &[],
             archive: Some(&self.archive),
-            code,
+            ..Unit::of(lowered, objects, code)
         }
     }
 }
@@ -143,7 +137,7 @@ fn of_cpu(
     times: &mut Times,
 ) -> Result<CppFile> {
     let c = session::compile_graph(graph, caps, progress, times)?;
-    let program = inrush_source::host_program(c.program, c.pieces)?;
+    let lowered = inrush_source::host_program(c.program, c.pieces)?;
     let libraries: &[&str] = if caps.vector_math {
         &["-lmvec", "-lm"]
     } else {
@@ -153,14 +147,8 @@ fn of_cpu(
         flags: &cc::compile_flags(caps.isa),
         libraries,
     };
-    let Some(StepKind::Segment(s)) = program.steps.first().map(|s| &s.kind) else {
-        return Err(Error::internal("a program that is no segment"));
-    };
-    let inputs: Vec<String> = s.program.inputs.iter().map(|i| i.name.clone()).collect();
-    let unit = Unit {
-        inputs: &inputs,
-        ..how.unit(&program, &[], code)
-    };
+    let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
+    let unit = how.unit(&lowered, &objects, code);
     match language {
         Emit::Python => python(&unit),
         Emit::Cpp => inrush_source::cpp(&unit),
@@ -211,12 +199,46 @@ fn of_gpu(
     };
     let lowered = lower(graph, &gpu, progress, times)?;
     let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
-    let device =
-        inrush_devices::by_name(&w.gpu.kind).ok_or_else(|| Error::internal("a GPU of no kind"))?;
-    python(&Unit {
-        inputs: &lowered.inputs,
-        ..how.unit(&lowered.program, &objects, Code::Gpu(device))
-    })
+    let device = kind(w)?;
+    python(&how.unit(&lowered, &objects, Code::Gpu(device)))
+}
+
+/// Returns the kind of a GPU.
+fn kind(w: &WantedGpu) -> Result<&'static Device> {
+    inrush_devices::by_name(&w.gpu.kind).ok_or_else(|| Error::internal("a GPU of no kind"))
+}
+
+/// Compiles a graph for a GPU, builds its kernels and prints it as C++. Products are kernels, which take no tensor maps: the file
+/// needs no library of products.
+fn cpp_of_gpu(
+    graph: Graph,
+    w: &WantedGpu,
+    how: &How,
+    progress: &Progress,
+    times: &mut Times,
+) -> Result<CppFile> {
+    let device = kind(w)?;
+    let pool = Python::find()?.pool(false)?;
+    let mut caps = w.caps.clone();
+    if let Some(gpu) = &mut caps.gpu {
+        gpu.tensor_maps = false;
+    }
+    let gpu = Gpu {
+        caps: &caps,
+        target: &w.gpu.build,
+        device: w.device,
+        libraries: Libraries::None,
+    };
+    let (lowered, binaries, _) = triton::compile(graph, &gpu, &pool, progress, times)?;
+    let built = binaries.iter().map(|b| {
+        Ok(Built {
+            info: b.info.clone(),
+            code: b.code.bytes()?.into_owned(),
+        })
+    });
+    let built = built.collect::<Result<Vec<_>>>()?;
+    let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
+    inrush_source::cpp(&how.unit(&lowered, &objects, Code::Built(device, &built)))
 }
 
 /// Returns the path of a file from the folder of another one, so that both can be moved together.

@@ -70,6 +70,7 @@ fn gpu(package: &Package, t: &GpuTarget) -> String {
         .map(bytes)
         .sum();
     let of_ptx = match t.ptx {
+        _ if t.sources.is_some() => return source(package, t),
         None => "no PTX".to_string(),
         Some(p) if p.specific => format!(
             "{ptx} of PTX for compute capability {} alone",
@@ -80,14 +81,33 @@ fn gpu(package: &Package, t: &GpuTarget) -> String {
             dotted(p.capability)
         ),
     };
-    let host = match t.lowered.host_functions() {
+    format!(
+        "{} kernels, {} products by a library, {code} bytes of machine code, {of_ptx}{}",
+        t.kernels.len(),
+        t.products(),
+        on_host(t)
+    )
+}
+
+/// Returns what a target for a GPU runs on the host.
+fn on_host(t: &GpuTarget) -> String {
+    match t.lowered.host_functions() {
         names if names.is_empty() => String::new(),
         names => format!(", runs on the host: {}", names.join(", ")),
-    };
+    }
+}
+
+/// Returns what a target for a GPU consists of whose kernels are built where it is opened.
+fn source(package: &Package, t: &GpuTarget) -> String {
+    let sources = t.sources.as_deref().unwrap_or_default();
+    let bytes: usize = sources.iter().map(|s| package.code(&s.text).len()).sum();
+    let candidates: usize = sources.iter().map(|s| s.candidates.len()).sum();
     format!(
-        "{} kernels, {} products by a library, {code} bytes of machine code, {of_ptx}{host}",
-        t.kernels.len(),
-        t.products()
+        "{} kernels, {} products by a library, {bytes} bytes of source, which Triton builds where the package is opened, {candidates} \
+         more candidates{}",
+        sources.len(),
+        t.products(),
+        on_host(t)
     )
 }
 

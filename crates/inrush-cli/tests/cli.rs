@@ -335,11 +335,19 @@ fn what_is_not_printed_as_source_is_named() {
         2,
         &["--format"],
     );
-    let parts = repo().join("crates/inrush-torch/tests/data/branch.pt2");
+    let scans = repo().join("crates/inrush-torch/tests/data/scans.pt2");
+    let args = [
+        "compile",
+        scans.to_str().unwrap(),
+        "--emit",
+        "cpp",
+        "-o",
+        output,
+    ];
     fails(
-        &emit(parts.to_str().unwrap(), &[]),
+        &inrush(dir.path(), &[], &args),
         2,
-        &["branch.pt2", "a program in parts"],
+        &["scans.pt2", "`unique` is not printed as C++"],
     );
     assert!(!path.exists());
 }

@@ -1,6 +1,6 @@
 //! The example in Rust: classes of the digits before and after a swap of weights under calls.
 
-use inrush_cli::args::{CompileArgs, Format, OperatorArgs};
+use inrush_cli::args::{CompileArgs, Format, Kernels, OperatorArgs};
 use inrush_cli::io;
 use std::path::Path;
 
@@ -20,6 +20,8 @@ fn the_example_in_rust_classifies_and_swaps_weights() {
         threads: Some(2),
         format: Format::Inrush,
         emit: None,
+        kernels: Kernels::Code,
+        tune: false,
         no_libraries: false,
         json: true,
     })

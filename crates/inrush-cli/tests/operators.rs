@@ -134,6 +134,8 @@ fn packaged() -> &'static Path {
             format: Format::Inrush,
             emit: None::<Emit>,
             operators: Default::default(),
+            kernels: inrush_cli::args::Kernels::Code,
+            tune: false,
             no_libraries: false,
             json: true,
         })

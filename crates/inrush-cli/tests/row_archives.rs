@@ -1,6 +1,6 @@
 //! The examples of operator rows from exported programs: read, compiled to machine code and run, against PyTorch.
 //!
-//! Needs a Python with PyTorch, named by `INRUSH_PYTHON`. An eighth of the rows, another one every day; all of them with
+//! Needs a Python with PyTorch, named by `INRUSH_PYTHON`. An eighth of the rows, another one for each commit; all of them with
 //! `INRUSH_ROWS=all`; `INRUSH_ROW` picks those whose name contains it.
 
 use inrush_base::{Error, Result};
@@ -29,8 +29,10 @@ fn every_row_runs_from_an_archive() {
     }
     let filter = std::env::var("INRUSH_ROW").unwrap_or_default();
     let all = std::env::var_os("INRUSH_ROWS").is_some_and(|v| v == "all") || !filter.is_empty();
+    let given = std::env::var("INRUSH_SEED").ok();
+    let given = given.map(|s| s.parse::<u64>().expect("INRUSH_SEED is a number"));
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let today = now.map_or(0, |d| d.as_secs() / 86400) % SHARE;
+    let today = given.unwrap_or_else(|| now.map_or(0, |d| d.as_secs() / 86400)) % SHARE;
     let names: Vec<&str> = (rows::names(&filter).into_iter().enumerate())
         .filter(|(k, _)| all || *k as u64 % SHARE == today)
         .map(|(_, n)| n)

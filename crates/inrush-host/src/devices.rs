@@ -27,11 +27,6 @@ pub fn by_torch_number(number: i32) -> Option<Executed> {
     executed().find(|d| d.torch_number() == number)
 }
 
-/// Returns the kind of a device of PyTorch's name.
-pub fn by_torch_name(name: &str) -> Option<Executed> {
-    executed().find(|d| d.device.torch_name == name)
-}
-
 /// Returns the name of a device: `cpu`, or the name of its kind with its index.
 pub fn name(device: Device) -> String {
     match by_torch_number(device.kind) {
@@ -59,6 +54,12 @@ pub fn of_dlpack(kind: i32, index: i32) -> Option<Device> {
     })
 }
 
+/// Returns true if streams of other libraries are streams of the device's driver. Elsewhere work of one library has to be done
+/// before another one uses its results.
+pub fn shares_streams(device: Device) -> bool {
+    by_torch_number(device.kind).is_some_and(|d| d.runs.shares_streams)
+}
+
 /// Returns DLPack's number for memory of a device, its own and not the host's.
 pub fn dlpack_number(device: Device) -> Option<i32> {
     by_torch_number(device.kind)?.runs.dlpack.first().copied()
@@ -80,6 +81,16 @@ impl Executed {
     /// Returns PyTorch's number of the device type.
     pub fn torch_number(&self) -> i32 {
         self.runs.torch_number
+    }
+
+    /// Returns PyTorch's number of the device type that its tensors have, which kinds may share.
+    pub fn tensor_number(&self) -> i32 {
+        self.runs.tensor_number
+    }
+
+    /// Returns true if streams of other libraries are streams of the kind's driver: see [`shares_streams`].
+    pub fn shares_streams(&self) -> bool {
+        self.runs.shares_streams
     }
 
     /// Returns capabilities and build target of a device with these properties.
@@ -140,9 +151,11 @@ mod tests {
         for kind in executed() {
             let number = kind.torch_number();
             let same = |found: Executed| std::ptr::eq(found.device, kind.device);
-            // Kinds may share PyTorch's name.
-            let found = by_torch_name(kind.device.torch_name).unwrap();
-            assert_eq!(found.device.torch_name, kind.device.torch_name);
+            // Kinds that share PyTorch's name share its number, and no others.
+            for other in executed() {
+                let share = other.device.torch_name == kind.device.torch_name;
+                assert_eq!(share, other.tensor_number() == kind.tensor_number());
+            }
             assert!(by_torch_number(number).is_some_and(same));
             let device = Device {
                 kind: number,

@@ -50,6 +50,37 @@ fn layers_are_products_of_a_library_or_compiled_whole() {
     assert_eq!(without.program.steps.len(), 1);
 }
 
+/// The steps of a layer over `rows` rows, and how many are calls of the library.
+fn layer(rows: &str, dtype: &str, columns: usize) -> (usize, usize) {
+    let text = format!(
+        "graph g\n\
+        %0 w: {dtype}[{columns}, 1024] = parameter w\n\
+        %1 b: {dtype}[{columns}] = parameter b\n\
+        %2 x: {dtype}[{rows}, 1024] = input 0\n\
+        %3 h: {dtype}[{rows}, {columns}] = aten.linear.default(%2, %0, %1)\n\
+        %4 y: {dtype}[{rows}, {columns}] = aten.relu.default(%3)\n\
+        output 0: %4\n"
+    );
+    let lowered = lowered(&text, inrush_compile::Libraries::Products).unwrap();
+    lowered.check().unwrap();
+    let steps = &lowered.program.steps;
+    let library = |s: &&Step| matches!(s.kind, StepKind::Library(_));
+    (steps.len(), steps.iter().filter(library).count())
+}
+
+#[test]
+fn few_rows_of_halves_are_one_kernel() {
+    for dtype in ["f16", "bf16"] {
+        assert_eq!(layer("16", dtype, 4096), (1, 0));
+        assert_eq!(layer("2", dtype, 2048), (1, 0));
+        assert_eq!(layer("2, 8", dtype, 2048), (1, 0));
+        // More rows, or fewer columns, are the library's.
+        assert_eq!(layer("17", dtype, 4096).1, 1);
+        assert_eq!(layer("2", dtype, 2047).1, 1);
+    }
+    assert_eq!(layer("16", "f32", 4096).1, 1);
+}
+
 #[test]
 fn operators_that_only_pytorch_has_are_listed() {
     let text = "graph g\n\
@@ -192,7 +223,7 @@ fn cpus_refuse_launches_of_users_kernels() {
 fn damaged_launches_are_found() {
     let whole = with_launches(LAUNCHES, 0).unwrap();
     type Damage = fn(&mut UserKernel);
-    let damages: [Damage; 10] = [
+    let damages: [Damage; 12] = [
         |k| k.aligned[0] = 9,
         |k| k.kernel = 100,
         |k| k.tensors[0] = Some(1 << 30),
@@ -202,6 +233,8 @@ fn damaged_launches_are_found() {
         |k| k.outs[0] = 1 << 30,
         |k| k.arguments[0] = Argument::Int(1),
         |k| k.arguments[3] = Argument::Tensor(0),
+        |k| k.arguments[0] = Argument::Descriptor(0),
+        |k| k.arguments[0] = Argument::Descriptor(77),
         |k| k.grid[0] = Argument::Float(1.0),
     ];
     for (at, damage) in damages.iter().enumerate() {

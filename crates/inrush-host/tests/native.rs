@@ -3,7 +3,7 @@
 mod driver;
 mod programs;
 
-use driver::{ALL, Machine, binary, floats, gpu, is_amd, log, tensor, with_driver};
+use driver::{ALL, Machine, binary, floats, gpu, is_amd, is_intel, log, tensor, with_driver};
 use inrush_base::{DType, ErrorKind};
 use inrush_host::gpu::cublas;
 use inrush_host::native::{Model, Options, device};
@@ -22,9 +22,10 @@ fn any() -> Machine {
 
 fn model(folder: &Path, program: HostProgram, weights: &MemoryWeights, products: bool) -> Model {
     let (caps, target) = device::caps(gpu()).unwrap();
-    let expected = match is_amd() {
-        true => (304, "gfx942", 64),
-        false => (132, "90", 32),
+    let expected = match (is_amd(), is_intel()) {
+        (true, _) => (304, "gfx942", 64),
+        (_, true) => (64, "pvc", 32),
+        _ => (132, "90", 32),
     };
     let found = (caps.threads, target.arch.as_str(), target.warp);
     assert_eq!(found, expected);
@@ -64,6 +65,7 @@ fn launches_carry_their_arguments_and_become_one() {
                 assert!(matches!(out[1], Value::Scalar(_)));
                 let got = log(folder);
                 match round {
+                    _ if is_intel() => assert_eq!(got, want("", 3)),
                     0 | 1 => assert_eq!(got, want("", 3)),
                     // The driver gets all launches as one from now on.
                     2 => {
@@ -77,6 +79,10 @@ fn launches_carry_their_arguments_and_become_one() {
             let out = model.run(&[tensor(&[1.0; 200])]).unwrap();
             assert_eq!(floats(&out[0]), [16.0; 200]);
             let got = log(folder);
+            if is_intel() {
+                assert_eq!(got, want("", 200));
+                return;
+            }
             assert_eq!(got[1..5], ["set"; 4]);
             assert_eq!(got[5..], want("graph ", 200)[1..]);
         },
@@ -175,10 +181,33 @@ fn mistakes_of_callers_and_lack_of_memory_are_told() {
 }
 
 #[test]
+fn programs_have_the_threads_that_their_kernels_were_built_for() {
+    let name = "programs_have_the_threads_that_their_kernels_were_built_for";
+    let machine = Machine {
+        kinds: &["xpu"],
+        lanes: Some(16),
+        ..Machine::default()
+    };
+    with_driver(name, machine, |folder| {
+        let (steps, last) = chain(1);
+        let program = program(gpu(), steps, 3, last, 1);
+        let model = model(folder, program, &MemoryWeights::default(), false);
+        log(folder);
+        let out = model.run(&[tensor(&[1.0, 2.0])]).unwrap();
+        assert_eq!(floats(&out[0]), [4.0, 8.0]);
+        // Four warps of 16 threads.
+        let got = log(folder);
+        let launches = got.iter().filter(|l| l.contains(" threads=64 ")).count();
+        assert_eq!(launches, 2, "{got:?}");
+    });
+}
+
+#[test]
 fn devices_are_named_by_kind_and_index() {
     assert_eq!(device::parse("cuda").unwrap(), gpu());
     assert_eq!(device::parse("cuda:3").unwrap().index, 3);
-    for wrong in ["", "cuda:x", "cuda:-1", "rocm:-1", "xpu:0", "cpu"] {
+    assert_eq!(device::parse("xpu:1").unwrap().index, 1);
+    for wrong in ["", "cuda:x", "cuda:-1", "rocm:-1", "xpu:", "vpu:0", "cpu"] {
         let error = device::parse(wrong).unwrap_err();
         assert!(error.to_string().contains("cuda"), "{error}");
     }

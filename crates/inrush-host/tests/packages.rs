@@ -8,7 +8,7 @@ use inrush_base::{DType, Error, ErrorKind};
 use inrush_host::native::{self, Form, Lowered, Model, Object, Options, Wanted, choose};
 use inrush_host::program::Device;
 use inrush_package::{Cpu, KernelParts, Package, TargetParts, WeightData};
-use inrush_program::Program;
+use inrush_program::{GpuKernel, Program};
 use inrush_runtime::{MemoryWeights, WeightSource};
 use programs::{chain, program, two_products};
 use std::io::{Cursor, Read, Write};
@@ -46,6 +46,7 @@ fn lowered(mut program: inrush_host::program::HostProgram, arch: &str) -> Lowere
         complex: Default::default(),
         guards: Vec::new(),
         bounds: Vec::new(),
+        expected: Default::default(),
     }
 }
 
@@ -99,6 +100,149 @@ fn two_targets(folder: &Path) -> PathBuf {
     ];
     write(&path, &targets);
     path
+}
+
+/// Returns a target whose kernel is to be built, with a candidate of other warps.
+fn source<'a>(name: &str, lowered: &'a mut Lowered) -> TargetParts<'a> {
+    let Ok(Wanted::Gpu(w)) = Wanted::parse(name) else {
+        panic!("{name}");
+    };
+    if let Some(gpu) = &mut lowered.program.gpu {
+        gpu.kernels[0].warps = 4;
+    }
+    let kernel = lowered.kernels()[0].clone();
+    let other = GpuKernel {
+        symbol: "thrice".into(),
+        text: "another source".into(),
+        warps: 8,
+        ..kernel
+    };
+    native::source_parts(&w.gpu, lowered, vec![vec![other]])
+}
+
+/// Writes a package that holds source for an H100.
+fn of_source(folder: &Path) -> PathBuf {
+    let path = folder.join("source.inrush");
+    write(&path, &[source("h100", &mut quadruple("90"))]);
+    path
+}
+
+#[test]
+fn a_package_keeps_source_and_candidates() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = Package::open(&of_source(folder.path())).unwrap();
+    let target = package.gpus().next().unwrap();
+    let kernels = package.source_kernels(target).unwrap().unwrap();
+    assert_eq!(kernels.len(), 1);
+    let (kernel, candidates) = (&kernels[0].kernel, &kernels[0].candidates);
+    assert_eq!((kernel.text.as_str(), kernel.warps), ("the source", 4));
+    assert_eq!(candidates.len(), 1);
+    let other = &candidates[0];
+    assert_eq!((other.text.as_str(), other.warps), ("another source", 8));
+    // Source for an architecture of its own fits no other, and there is no PTX.
+    assert!(choose(&package, GPU, "90").is_ok());
+    for arch in ["80", "91", "100"] {
+        assert!(choose(&package, GPU, arch).is_err(), "{arch}");
+    }
+    // Packages of code are of the format that older readers take.
+    let format = |path: PathBuf| {
+        let mut found = 0;
+        let whole = std::fs::read(path).unwrap();
+        changed(
+            &whole,
+            &mut |m| found = m["format"].as_u64().unwrap(),
+            &mut |_, _| {},
+        );
+        found
+    };
+    let formats = (
+        format(of_source(folder.path())),
+        format(two_targets(folder.path())),
+    );
+    assert_eq!(formats, (9, 8));
+}
+
+#[test]
+fn source_is_not_built_unless_that_is_allowed() {
+    let name = "source_is_not_built_unless_that_is_allowed";
+    with_driver(name, Machine::default(), |folder| {
+        let error = open(&of_source(folder), GPU).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = error.to_string();
+        for word in ["`twice`", "no record here", "--build-kernels"] {
+            assert!(text.contains(word), "{text}");
+        }
+    });
+}
+
+#[test]
+fn damaged_source_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(of_source(folder.path())).unwrap();
+    let read = |bytes| -> Result<(), Error> { Package::read(bytes).map(drop) };
+    read(changed(&whole, &mut |_| {}, &mut |_, _| {})).unwrap();
+    let kernel = "/targets/0/Source/lowered/program/gpu/kernels/0";
+    let entry = "/targets/0/Source/kernels/0";
+    let candidate = format!("{entry}/candidates/0/kernel");
+    let many: Vec<serde_json::Value> = Vec::from_iter((0..100).map(|_| serde_json::Value::Null));
+    for (at, value, word) in [
+        (format!("{kernel}/function"), "os.system".into(), "numbers"),
+        (format!("{kernel}/function"), "".into(), "numbers"),
+        (format!("{kernel}/warps"), 64.into(), "numbers"),
+        (format!("{kernel}/warps"), 3.into(), "numbers"),
+        (format!("{candidate}/warps"), 0.into(), "candidate"),
+        (
+            format!("{candidate}/signature"),
+            serde_json::json!([]),
+            "candidate",
+        ),
+        (
+            format!("{candidate}/divisible"),
+            serde_json::json!([5]),
+            "candidate",
+        ),
+        (format!("{entry}/text/digest"), "00".into(), "digest"),
+        (
+            format!("{entry}/text/entry"),
+            "weights/9".into(),
+            "weights/9",
+        ),
+        (
+            "/targets/0/Source/kernels".into(),
+            serde_json::json!([]),
+            "kernels",
+        ),
+        (format!("{entry}/candidates"), many.into(), "null"),
+        (
+            "/targets/0/Source/gpu/build/arch".into(),
+            "80".into(),
+            "another GPU",
+        ),
+    ] {
+        let mut edit =
+            |m: &mut serde_json::Value| *m.pointer_mut(&at).expect("a field") = value.clone();
+        let error = read(changed(&whole, &mut edit, &mut |_, _| {})).expect_err(&at);
+        assert_eq!(error.kind(), ErrorKind::Input, "{at}");
+        assert!(error.to_string().contains(word), "{at}: {error}");
+    }
+    // More candidates than a kernel may have.
+    let mut more = |m: &mut serde_json::Value| {
+        let all = m.pointer_mut(&format!("{entry}/candidates")).unwrap();
+        *all = vec![all[0].clone(); 65].into();
+    };
+    let error = read(changed(&whole, &mut more, &mut |_, _| {})).unwrap_err();
+    assert!(error.to_string().contains("too many candidates"), "{error}");
+    // The digest holds the text.
+    let swapped = changed(&whole, &mut |_| {}, &mut |name, bytes| {
+        if name.ends_with("source/0") {
+            *bytes = b"import os".to_vec();
+        }
+    });
+    let error = read(swapped).unwrap_err().to_string();
+    assert!(
+        error.contains("source/0") && error.contains("digest"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -368,10 +512,16 @@ fn a_machine_without_a_driver_is_told() {
 #[test]
 fn flipped_bits_are_found_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = std::fs::read(two_targets(folder.path())).unwrap();
+    for path in [two_targets(folder.path()), of_source(folder.path())] {
+        flip_bits(&std::fs::read(path).unwrap());
+    }
+}
+
+/// Reads a package with each seventh byte changed.
+fn flip_bits(whole: &[u8]) {
     let mut found = 0;
     for at in (0..whole.len()).step_by(7) {
-        let mut bytes = whole.clone();
+        let mut bytes = whole.to_vec();
         bytes[at] ^= 1 << (at % 8);
         match Package::read(bytes).and_then(|p| p.check_weights()) {
             Ok(()) => {}
@@ -485,10 +635,16 @@ fn no_number_of_a_manifest_makes_reading_panic() {
     let path = folder.path().join("products.inrush");
     let with = products("90");
     write(&path, &[parts("h100", &with, None)]);
-    let whole = std::fs::read(&path).unwrap();
+    for path in [path, of_source(folder.path())] {
+        change_numbers(&std::fs::read(&path).unwrap());
+    }
+}
+
+/// Reads a package with each number of its manifest changed.
+fn change_numbers(whole: &[u8]) {
     let mut count = 0;
     changed(
-        &whole,
+        whole,
         &mut |m| numbers(m, &mut |_| count += 1),
         &mut |_, _| {},
     );
@@ -503,7 +659,7 @@ fn no_number_of_a_manifest_makes_reading_panic() {
                 }
                 k += 1;
             };
-            let bytes = changed(&whole, &mut |m| numbers(m, edit), &mut |_, _| {});
+            let bytes = changed(whole, &mut |m| numbers(m, edit), &mut |_, _| {});
             if let Err(e) = Package::read(bytes) {
                 assert_eq!(e.kind(), ErrorKind::Input, "{e}");
                 refused += 1;

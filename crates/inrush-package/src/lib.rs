@@ -5,6 +5,7 @@
 //! targets/<n>/kernels.so  machine code of a target that is a CPU
 //! targets/<n>/kernel/<k>  machine code of a kernel, for a target that is a GPU
 //! targets/<n>/ptx/<k>     the same as PTX, which NVIDIA's driver finishes for a later GPU
+//! targets/<n>/source/<k>  Triton source of a kernel in their place, for a target whose kernels are built where it is opened
 //! weights/<n>             raw bytes of a weight, aligned to 64 bytes so that they are mapped, not read
 //! ```
 //! All entries are stored uncompressed. Targets share the weights. If the only target is a CPU, weights that only products read
@@ -21,25 +22,32 @@ mod file;
 mod output;
 mod panels;
 mod read;
+mod source;
 mod target;
 mod write;
 
 use inrush_program::host::Lowered;
-use inrush_program::{BinaryInfo, Dt, Program};
+use inrush_program::{BinaryInfo, Dt, GpuKernel, Program};
 use serde::{Deserialize, Serialize};
 
 pub use file::SourceFile;
 pub use output::{cannot_write, write_whole};
 pub use panels::{Axis, Panels};
 pub use read::{Package, PanelData};
-pub use target::{Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target};
-pub use write::{KernelParts, Options, TargetParts, WeightData, write, write_with};
+pub use source::{SourceKernel, StoredSource};
+pub use target::{
+    Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target, is_launchable,
+};
+pub use write::{KernelParts, Options, SourceParts, TargetParts, WeightData, write, write_with};
 
 /// Format number. A new field or kind of anything in a manifest raises it: `tests/format.rs` lists the kinds of steps. Since 4, a
 /// package holds a list of targets, and programs for CPUs may be in parts. Since 5, parts are control flow too. Since 6, weights
 /// may be stored in [`Panels`]. Since 7, programs for GPUs have complex inputs, conditions on sizes and work of the host.
-/// Since 8, programs call operators of the user's and launch users' Triton kernels.
-pub const FORMAT: u32 = 8;
+/// Since 8, programs call operators of the user's and launch users' Triton kernels. Since 9, targets may hold the source of their
+/// kernels; packages without such a target are written as of format 8, which older readers take.
+pub const FORMAT: u32 = 9;
+/// The format of packages whose targets all hold machine code.
+pub const FORMAT_OF_CODE: u32 = 8;
 /// The oldest format that readers take; they refuse others.
 pub const OLDEST: u32 = 5;
 
@@ -96,6 +104,12 @@ enum TargetEntry {
         /// In the order of the program's kernels.
         kernels: Vec<KernelEntry>,
     },
+    Source {
+        gpu: Gpu,
+        lowered: Lowered,
+        /// In the order of the program's kernels.
+        kernels: Vec<SourceEntry>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -103,6 +117,20 @@ struct KernelEntry {
     info: BinaryInfo,
     code: Part,
     ptx: Option<Part>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SourceEntry {
+    text: Part,
+    /// Kernels that take the same launches: the fastest on the device is chosen there.
+    candidates: Vec<CandidateEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CandidateEntry {
+    /// Without its text.
+    kernel: GpuKernel,
+    text: Part,
 }
 
 /// An entry of the zip that holds code.

@@ -6,10 +6,12 @@
 use crate::check;
 use crate::file::SourceFile;
 use crate::panels::Panels;
+use crate::source::{MOST_CANDIDATES, MOST_SOURCE, StoredSource};
 use crate::target::{Code, CpuTarget, GpuTarget, PtxTarget, StoredKernel, Target};
 use crate::write::digest;
 use crate::{
-    FORMAT, Header, KernelEntry, MANIFEST, Manifest, OLDEST, Part, TargetEntry, WeightEntry,
+    FORMAT, Header, KernelEntry, MANIFEST, Manifest, OLDEST, Part, SourceEntry, TargetEntry,
+    WeightEntry,
 };
 use inrush_base::{DType, Error, Result};
 use memmap2::Mmap;
@@ -182,11 +184,71 @@ fn target(t: TargetEntry, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Res
                 gpu,
                 lowered,
                 kernels,
+                sources: None,
+            };
+            target.check()?;
+            Ok(Target::Gpu(Box::new(target)))
+        }
+        TargetEntry::Source {
+            gpu,
+            lowered,
+            kernels,
+        } => {
+            bound_sources(&kernels, entries)?;
+            let sources = (kernels.into_iter())
+                .map(|k| source(k, entries, file))
+                .collect::<Result<Vec<_>>>()?;
+            let target = GpuTarget {
+                ptx: None,
+                gpu,
+                lowered,
+                kernels: Vec::new(),
+                sources: Some(sources),
             };
             target.check()?;
             Ok(Target::Gpu(Box::new(target)))
         }
     }
+}
+
+/// Bounds what a target's texts take once they are read: kernels may share an entry.
+fn bound_sources(kernels: &[SourceEntry], entries: &BTreeMap<String, Entry>) -> Result<()> {
+    let mut bytes = 0usize;
+    for k in kernels {
+        if k.candidates.len() > MOST_CANDIDATES {
+            return Err(Error::input("a kernel has too many candidates"));
+        }
+        let texts = k.candidates.iter().map(|c| &c.text).chain([&k.text]);
+        for part in texts {
+            let length = find(entries, &part.entry)?.range.len();
+            bytes = bytes.saturating_add(length);
+        }
+    }
+    if bytes > MOST_SOURCE {
+        return Err(Error::input(format!(
+            "the sources of kernels take {bytes} bytes, more than {MOST_SOURCE}"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the texts of a kernel.
+fn source(k: SourceEntry, entries: &BTreeMap<String, Entry>, file: &[u8]) -> Result<StoredSource> {
+    let text = |part: Part| {
+        let name = part.entry.clone();
+        let found = code(part, entries, file)?;
+        match std::str::from_utf8(&file[found.range.clone()]) {
+            Ok(text) if !text.is_empty() && !text.contains('\0') => Ok(found),
+            _ => Err(Error::input(format!(
+                "`{name}` is damaged: it is no source"
+            ))),
+        }
+    };
+    let candidates = (k.candidates.into_iter()).map(|c| Ok((c.kernel, text(c.text)?)));
+    Ok(StoredSource {
+        candidates: candidates.collect::<Result<_>>()?,
+        text: text(k.text)?,
+    })
 }
 
 /// Checks the parts of a kernel.
@@ -407,5 +469,35 @@ impl Package {
             Bytes::Memory(_) => None,
         };
         check::entries(&self.files, &self.bytes, map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Part;
+
+    #[test]
+    fn sources_that_kernels_share_are_counted_as_often_as_they_are_named() {
+        let text = "text".to_string();
+        let entry = Entry {
+            range: 0..(1 << 20),
+            crc: 0,
+        };
+        let entries = BTreeMap::from([(text.clone(), entry)]);
+        let kernels = |count: usize| -> Vec<SourceEntry> {
+            let one = || SourceEntry {
+                text: Part {
+                    entry: text.clone(),
+                    digest: String::new(),
+                },
+                candidates: Vec::new(),
+            };
+            (0..count).map(|_| one()).collect()
+        };
+        let most = MOST_SOURCE >> 20;
+        assert!(bound_sources(&kernels(most), &entries).is_ok());
+        assert!(bound_sources(&kernels(most + 1), &entries).is_err());
+        assert!(bound_sources(&kernels(1), &BTreeMap::new()).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! The targets of a package: what each is, and which devices its code fits.
 
+use crate::source::StoredSource;
 use inrush_base::{Error, Result};
 use inrush_program::host::Lowered;
 use inrush_program::{BinaryInfo, GpuTarget as BuildTarget, Program};
@@ -57,8 +58,10 @@ pub struct CpuTarget {
 pub struct GpuTarget {
     pub gpu: Gpu,
     pub lowered: Lowered,
-    /// In the order of the program's kernels.
+    /// In the order of the program's kernels; none where their source is stored.
     pub kernels: Vec<StoredKernel>,
+    /// The source of the kernels, which are built where the package is opened.
+    pub sources: Option<Vec<StoredSource>>,
     /// The architecture of the kernels' PTX, if all of them have it.
     pub ptx: Option<PtxTarget>,
 }
@@ -103,6 +106,9 @@ impl PtxTarget {
     }
 }
 
+/// The compute capability from which on Triton builds for one architecture alone.
+const SPECIFIC_FROM: u32 = 90;
+
 impl GpuTarget {
     /// Returns the compute capability that the machine code was built for, 90 for 9.0; `None` for
     /// kinds of devices that count otherwise.
@@ -116,7 +122,9 @@ impl GpuTarget {
         let Ok(capability) = arch.parse::<u32>() else {
             return self.gpu.build.arch == arch;
         };
-        let specific = self.ptx.is_some_and(|p| p.specific);
+        // Source for an architecture with features of its own is built for that alone too.
+        let built_alone = self.sources.is_some() && self.capability() >= Some(SPECIFIC_FROM);
+        let specific = built_alone || self.ptx.is_some_and(|p| p.specific);
         let same = |built: u32| built == capability;
         let earlier = |built: u32| built / 10 == capability / 10 && built <= capability;
         (self.capability()).is_some_and(|built| same(built) || (!specific && earlier(built)))
@@ -153,26 +161,35 @@ impl GpuTarget {
         if others.any(|g| g.target != self.gpu.build) {
             return damaged("a program that it calls is for another GPU");
         }
-        if self.kernels.len() != self.lowered.kernels().len() {
+        let kernels = self.lowered.kernels();
+        let stored = self.sources.as_ref().map_or(self.kernels.len(), Vec::len);
+        if stored != kernels.len() {
             return damaged("its kernels are not those of its program");
         }
-        for k in &self.kernels {
-            let i = &k.info;
-            // A program of a kernel has 1024 threads at most; scratch space is counted in 31 bits.
-            let sound = (1..=1024).contains(&i.warps)
-                && (i.warps.checked_mul(gpu.target.warp)).is_some_and(|n| n <= 1024)
-                && i.ctas == 1
-                && !i.cooperative
-                && i.scratch < 1 << 31
-                && i.maps
-                    .iter()
-                    .all(|m| m.element_bytes > 0 && m.element_bytes <= 16);
-            if !sound || i.symbol.contains('\0') {
-                return damaged("a kernel's numbers");
-            }
+        if !(self.kernels.iter()).all(|k| is_launchable(&k.info, &gpu.target)) {
+            return damaged("a kernel's numbers");
+        }
+        for (source, kernel) in self.sources.iter().flatten().zip(kernels) {
+            source.check(kernel, &gpu.target).or_else(damaged)?;
         }
         Ok(())
     }
+}
+
+/// Bytes to which scratch memory of launches is aligned at least.
+const SCRATCH_ALIGNMENT: u64 = 512;
+
+/// Returns true if a launch can give a kernel what its numbers ask for. They may come from a file.
+pub fn is_launchable(i: &BinaryInfo, target: &BuildTarget) -> bool {
+    // A program of a kernel has 1024 threads at most; scratch space is counted in 31 bits.
+    (1..=1024).contains(&i.warps)
+        && (i.warps.checked_mul(target.warp)).is_some_and(|n| n <= 1024)
+        && i.ctas == 1
+        && !i.cooperative
+        && i.scratch < 1 << 31
+        && i.scratch_align <= SCRATCH_ALIGNMENT
+        && (i.maps.iter()).all(|m| m.element_bytes > 0 && m.element_bytes <= 16)
+        && !i.symbol.contains('\0')
 }
 
 impl fmt::Display for Cpu {
@@ -230,5 +247,38 @@ mod tests {
         let fitting = |p: PtxTarget| [75, 80, 86, 90, 100].map(|c| p.fits(c));
         assert_eq!(fitting(plain), [false, true, true, true, true]);
         assert_eq!(fitting(specific), [false, false, false, true, false]);
+    }
+    #[test]
+    fn numbers_that_no_launch_can_give_are_refused() {
+        let target = BuildTarget {
+            backend: "cuda".into(),
+            arch: "90".into(),
+            warp: 32,
+        };
+        let good = BinaryInfo {
+            symbol: "k".into(),
+            warps: 4,
+            ctas: 1,
+            shared: 0,
+            scratch: 64,
+            scratch_align: 128,
+            cooperative: false,
+            maps: Vec::new(),
+        };
+        assert!(is_launchable(&good, &target));
+        let changes: [fn(&mut BinaryInfo); 7] = [
+            |b| b.warps = 0,
+            |b| b.warps = 64,
+            |b| b.warps = u32::MAX,
+            |b| b.ctas = 2,
+            |b| b.cooperative = true,
+            |b| b.scratch = 1 << 31,
+            |b| b.scratch_align = 1024,
+        ];
+        for change in changes {
+            let mut bad = good.clone();
+            change(&mut bad);
+            assert!(!is_launchable(&bad, &target), "{bad:?}");
+        }
     }
 }

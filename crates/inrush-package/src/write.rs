@@ -2,11 +2,14 @@
 
 use crate::panels::Panels;
 use crate::target::{Cpu, Gpu};
-use crate::{ALIGN, FORMAT, KernelEntry, MANIFEST, Manifest, Part, TargetEntry, WeightEntry};
+use crate::{
+    ALIGN, CandidateEntry, FORMAT, FORMAT_OF_CODE, KernelEntry, MANIFEST, Manifest, Part,
+    SourceEntry, TargetEntry, WeightEntry,
+};
 use crate::{cannot_write, write_whole};
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::{Lowered, Object};
-use inrush_program::{BinaryInfo, Dt, Place, Program};
+use inrush_program::{BinaryInfo, Dt, GpuKernel, Place, Program};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -35,6 +38,20 @@ pub enum TargetParts<'a> {
         /// In the order of the program's kernels.
         kernels: Vec<KernelParts>,
     },
+    /// A GPU whose kernels are built where the package is opened. Their text is the program's.
+    Source {
+        gpu: Gpu,
+        lowered: &'a Lowered,
+        /// In the order of the program's kernels.
+        kernels: Vec<SourceParts>,
+    },
+}
+
+/// A kernel whose source is stored.
+#[derive(Clone, Debug, Default)]
+pub struct SourceParts {
+    /// Kernels that take the same launches as the program's.
+    pub candidates: Vec<GpuKernel>,
 }
 
 /// A kernel to be stored.
@@ -104,8 +121,11 @@ pub fn write_with<'a>(
     let fail = |e: &dyn std::fmt::Display| cannot_write(path, e);
     let (weights, blobs) = weights(targets, weight, &options.panels)?;
     let mut code: Entries<'_> = Vec::new();
+    let has_source = targets
+        .iter()
+        .any(|t| matches!(t, TargetParts::Source { .. }));
     let manifest = Manifest {
-        format: FORMAT,
+        format: if has_source { FORMAT } else { FORMAT_OF_CODE },
         version: env!("CARGO_PKG_VERSION").to_string(),
         weights,
         targets: (targets.iter().enumerate())
@@ -166,22 +186,8 @@ fn entry<'a>(n: usize, target: &'a TargetParts<'_>, code: &mut Entries<'a>) -> T
             lowered,
             kernels,
         } => {
-            let mut lowered = (*lowered).clone();
-            // Source is of no use to a machine that builds nothing.
-            lowered.change(&mut |gpu| gpu.kernels.iter_mut().for_each(|k| k.text.clear()));
             let first = code.len();
-            let mut add = |name: String, bytes: &'a [u8]| {
-                // Kernels that differ in names only have the same code.
-                let digest = digest(bytes);
-                let same = code[first..].iter().find(|e| e.1 == bytes);
-                match same {
-                    Some((entry, _)) => Part {
-                        entry: entry.clone(),
-                        digest,
-                    },
-                    None => part(code, name, bytes),
-                }
-            };
+            let mut add = |name: String, bytes: &'a [u8]| shared(code, first, name, bytes);
             let kernels = (kernels.iter().enumerate())
                 .map(|(k, kernel)| KernelEntry {
                     info: kernel.info.clone(),
@@ -191,10 +197,60 @@ fn entry<'a>(n: usize, target: &'a TargetParts<'_>, code: &mut Entries<'a>) -> T
                 .collect();
             TargetEntry::Gpu {
                 gpu: gpu.clone(),
-                lowered,
+                lowered: without_text(lowered),
                 kernels,
             }
         }
+        TargetParts::Source {
+            gpu,
+            lowered,
+            kernels,
+        } => {
+            let first = code.len();
+            let folder = format!("targets/{n}/source");
+            let kernels = (kernels.iter().zip(lowered.kernels()).enumerate())
+                .map(|(k, (parts, kernel))| SourceEntry {
+                    text: shared(code, first, format!("{folder}/{k}"), kernel.text.as_bytes()),
+                    candidates: (parts.candidates.iter().enumerate())
+                        .map(|(c, kernel)| CandidateEntry {
+                            kernel: GpuKernel {
+                                text: String::new(),
+                                ..kernel.clone()
+                            },
+                            text: shared(
+                                code,
+                                first,
+                                format!("{folder}/{k}.{c}"),
+                                kernel.text.as_bytes(),
+                            ),
+                        })
+                        .collect(),
+                })
+                .collect();
+            TargetEntry::Source {
+                gpu: gpu.clone(),
+                lowered: without_text(lowered),
+                kernels,
+            }
+        }
+    }
+}
+
+/// Returns a program without the source of its kernels, which is of no use to a machine that builds nothing.
+fn without_text(lowered: &Lowered) -> Lowered {
+    let mut lowered = lowered.clone();
+    lowered.change(&mut |gpu| gpu.kernels.iter_mut().for_each(|k| k.text.clear()));
+    lowered
+}
+
+/// Appends an entry unless one from `first` on has the same bytes: kernels that differ in names only have the same code.
+fn shared<'a>(code: &mut Entries<'a>, first: usize, name: String, bytes: &'a [u8]) -> Part {
+    match code[first..].iter().find(|e| e.1 == bytes) {
+        Some((entry, _)) => Part {
+            entry: entry.clone(),
+            digest: digest(bytes),
+        },
+        None => part(code, name, bytes),
     }
 }
 
@@ -224,7 +280,7 @@ fn names(targets: &[TargetParts<'_>]) -> BTreeSet<String> {
                 };
                 names.extend(program.buffers.iter().filter_map(of));
             }
-            TargetParts::Gpu { lowered, .. } => {
+            TargetParts::Gpu { lowered, .. } | TargetParts::Source { lowered, .. } => {
                 let constants = lowered.program.constants.iter();
                 names.extend(
                     constants.filter_map(|(_, o)| match lowered.objects.get(*o) {

@@ -4,7 +4,7 @@ mod common;
 
 use common::changed;
 use inrush_base::{ErrorKind, Result};
-use inrush_package::{Cpu, FORMAT, OLDEST, Package, TargetParts};
+use inrush_package::{Cpu, FORMAT, FORMAT_OF_CODE, OLDEST, Package, TargetParts};
 use inrush_program::parts::{MOST_NESTED, Operand, StepKind};
 use inrush_program::{Program, text};
 use serde_json::Value;
@@ -69,7 +69,7 @@ fn newer_packages_are_refused_as_such() {
     assert!(unknown.contains("`Jump`"), "{unknown}");
 }
 
-/// Returns the format since which packages hold a kind of steps. A kind that is missing here is new: raise [`FORMAT`] and give it
+/// Returns the format since which packages hold a kind of steps. A kind that is missing here is new: raise both numbers and give it
 /// that number.
 fn since(kind: &StepKind) -> u32 {
     match kind {
@@ -84,7 +84,7 @@ fn every_kind_of_steps_is_known_to_the_format() {
     let program = text::parse(CONTROL).expect("a program");
     let parts = program.parts.expect("parts");
     let newest = parts.steps.iter().map(|s| since(&s.kind)).max();
-    assert_eq!(newest, Some(FORMAT));
+    assert_eq!(newest, Some(FORMAT_OF_CODE));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod common;
 
 use inrush_base::{DType, ErrorKind};
-use inrush_package::{Axis, Cpu, FORMAT, Options, Package, Panels, TargetParts, WeightData};
+use inrush_package::{
+    Axis, Cpu, FORMAT_OF_CODE, Options, Package, Panels, TargetParts, WeightData,
+};
 use inrush_program::{Program, text};
 use std::path::Path;
 
@@ -157,7 +159,9 @@ fn damaged_panels_are_refused() {
         let error = Package::read(bytes).map(drop).expect_err("damaged panels");
         assert!(error.to_string().contains(wanted), "{error}");
     }
-    let same = Package::read(common::changed(&whole, |m| assert_eq!(m["format"], FORMAT)));
+    let same = Package::read(common::changed(&whole, |m| {
+        assert_eq!(m["format"], FORMAT_OF_CODE)
+    }));
     same.expect("the package")
         .check_weights()
         .expect("no damage");

@@ -2,7 +2,9 @@
 //! operators that it calls) are in a list of its own, and are named by position.
 
 use crate::parts::Work;
-use crate::{Dt, GpuKernel, GpuTarget, Guard, Num, Output, Program, Size, SizeId, SymbolSource};
+use crate::{
+    Dt, GpuKernel, GpuTarget, Guard, Input, Num, Output, Program, Size, SizeId, SymbolSource,
+};
 use inrush_base::{Error, Isa, Result};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,18 @@ pub struct Lowered {
     /// Names and bounds of the symbols; empty where the segments tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bounds: Vec<Bounds>,
+    /// Inputs and layouts of a program for a CPU, which is printed and not stored.
+    #[serde(skip)]
+    pub expected: Expected,
+}
+
+/// Inputs and layouts of a program for a CPU; that of a GPU has them in [`Gpu::layouts`].
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Expected {
+    /// The user's inputs, in call order. A tensor with other strides is copied when a call begins.
+    pub inputs: Vec<Input>,
+    /// By slot: layouts of weights, and those that callers are promised of outputs.
+    pub layouts: Vec<Option<Layout>>,
 }
 
 /// The name of a symbol and its inclusive bounds.
@@ -98,6 +112,9 @@ pub struct HostProgram {
 pub struct Gpu {
     /// Calls are captured and replayed.
     pub graphs: bool,
+    /// The caller holds arguments until the call ends: a call that drops one releases no memory.
+    #[serde(default)]
+    pub keeps_arguments: bool,
     pub target: GpuTarget,
     pub device: Device,
     pub kernels: Vec<GpuKernel>,
@@ -207,6 +224,8 @@ pub struct UserKernel {
 pub enum Argument {
     /// The tensor at this position.
     Tensor(usize),
+    /// A descriptor of the tensor at this position, with its sizes and strides. The block is in the parameter's type.
+    Descriptor(usize),
     Size(SizeId),
     Int(i64),
     Float(f64),
@@ -530,7 +549,9 @@ impl HostProgram {
                     need(kernel.is_some_and(|x| x.signature.len() == k.arguments.len()))?;
                     for a in k.arguments.iter().chain(&k.grid) {
                         match a {
-                            Argument::Tensor(t) => need(*t < k.tensors.len())?,
+                            Argument::Tensor(t) | Argument::Descriptor(t) => {
+                                need(*t < k.tensors.len())?
+                            }
                             Argument::Size(id) => size(id)?,
                             Argument::Int(_) | Argument::Float(_) => {}
                         }

@@ -247,6 +247,7 @@ impl Lowered {
 fn check_user_kernel(k: &UserKernel, gpu: &Gpu) -> Result<()> {
     let fits = |(ty, a): (&str, &Argument)| match a {
         Argument::Tensor(_) => ty.starts_with('*'),
+        Argument::Descriptor(_) => ty.starts_with("tensordesc<"),
         Argument::Float(_) => ty == "fp32",
         Argument::Size(_) | Argument::Int(_) => {
             matches!(ty, "i1" | "i32" | "u32" | "i64" | "u64" | "fp32")

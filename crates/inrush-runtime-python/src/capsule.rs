@@ -114,7 +114,8 @@ pub(crate) fn import(obj: &Bound<'_, PyAny>, how: Borrow) -> PyResult<Tensor> {
     }
 }
 
-/// Borrows the memory of an object on a GPU: its library has the stream wait for the work that writes it.
+/// Borrows the memory of an object on a GPU: its library has the stream wait for the work that writes it. Where libraries share no
+/// streams that work has to be done.
 ///
 /// # Errors
 /// An input error for a tensor that its library does not export.
@@ -133,12 +134,16 @@ fn borrow(obj: &Bound<'_, PyAny>, how: Borrow, stream: Option<Stream>) -> PyResu
     let asked = [("max_version", VERSION)].into_py_dict(py)?;
     let plain = PyDict::new(py);
     if let Some(stream) = stream {
-        let stream = match device_of(obj)? {
+        let kind = device_of(obj)?;
+        let number = match kind {
             STREAMS_FROM_ZERO => stream.0,
             _ => stream.0.max(1),
         };
-        for d in [&asked, &plain] {
-            d.set_item("stream", stream)?;
+        // Libraries whose streams are other things cannot wait on it, nor have it wait.
+        if device::shares_streams(DLDeviceType(kind as _)) {
+            for d in [&asked, &plain] {
+                d.set_item("stream", number)?;
+            }
         }
     }
     let capsule = match obj.call_method(name, (), Some(&asked)) {

@@ -30,6 +30,12 @@ pub(crate) fn stream_of(obj: &Bound<'_, PyAny>) -> PyResult<Stream> {
             crate::array::type_name(obj)
         ))
     };
+    if obj.hasattr(intern!(py, "sycl_queue"))? {
+        return Err(InputError::new_err(
+            "`stream` is a queue of SYCL, which is no command list of Level Zero: call without a stream, once the work that \
+             writes the inputs is done",
+        ));
+    }
     let handle = if let Ok(protocol) = obj.getattr(intern!(py, "__cuda_stream__")) {
         let (version, handle): (i64, usize) = protocol.call0()?.extract().map_err(|_| wrong())?;
         if version != 0 {
@@ -125,12 +131,13 @@ impl DeviceTensor {
     }
 
     /// ``stream`` is the consumer's: work that is issued there later comes after the work that writes the tensor. ``None`` stands for
-    /// the default stream, -1 for no order.
+    /// the default stream, -1 for no order. On Intel GPUs, whose streams are queues of SYCL, it is not looked at: the work is done
+    /// when this returns.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
-        stream: Option<isize>,
+        stream: Option<&Bound<'py, PyAny>>,
         max_version: Option<&Bound<'py, PyTuple>>,
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
@@ -145,6 +152,12 @@ impl DeviceTensor {
                 "the tensor is shared, not copied, by DLPack",
             ));
         }
+        if !devices::shares_streams(self.tensor.device()) {
+            let wait = || self.tensor.wait();
+            py.detach(wait).map_err(raise)?;
+            return self.lend(py, true, max_version);
+        }
+        let stream: Option<isize> = stream.map(PyAnyMethods::extract).transpose()?;
         let first =
             isize::from(i64::from(self.__dlpack_device__().0) != capsule::STREAMS_FROM_ZERO);
         let consumer = match stream {
@@ -165,6 +178,18 @@ impl DeviceTensor {
         // Work of another stream than the call's may still use the memory when it comes back.
         let (by, to) = (self.tensor.stream(), consumer);
         let waits = !matches!((by, to), (Some(by), Some(to)) if same(by, to));
+        self.lend(py, waits, max_version)
+    }
+}
+
+impl DeviceTensor {
+    /// Returns a capsule of the tensor's memory. With `waits` it comes back when all work of the device is done.
+    fn lend<'py>(
+        &self,
+        py: Python<'py>,
+        waits: bool,
+        max_version: Option<&Bound<'py, PyTuple>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let memory: Memory = dlpack::lend(self.tensor.clone(), waits);
         capsule::export(py, memory, max_version).map_err(|e| PyBufferError::new_err(e.to_string()))
     }

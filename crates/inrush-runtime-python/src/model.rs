@@ -63,9 +63,12 @@ impl Source {
 /// ``device`` is ``"cpu"``, or a GPU such as ``"cuda:0"``. ``threads`` run each call on the CPU, by default one for each processor.
 /// ``seed`` is that of the first call's random numbers if the model draws some. ``flat`` takes inputs and gives outputs in order,
 /// without the nesting of the exported module. On a GPU, ``cuda_graphs`` captures calls from the second of the same sizes on,
-/// and up to ``concurrent`` calls run at once.
+/// and up to ``concurrent`` calls run at once. Kernels whose source the package holds are built if ``build_kernels`` says so, by this
+/// interpreter's Triton, which runs code of the package; ``records`` is a folder that keeps them besides the cache.
 #[pyfunction]
-#[pyo3(signature = (source, threads=None, *, device="cpu", seed=0, flat=false, cuda_graphs=false, concurrent=4))]
+#[pyo3(signature = (
+    source, threads=None, *, device="cpu", seed=0, flat=false, cuda_graphs=false, concurrent=4, build_kernels=false, records=None
+))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn load(
     py: Python<'_>,
@@ -76,6 +79,8 @@ pub(crate) fn load(
     flat: bool,
     cuda_graphs: bool,
     concurrent: usize,
+    build_kernels: bool,
+    records: Option<PathBuf>,
 ) -> PyResult<Model> {
     let source = Source::of(source)?;
     let name = match &source {
@@ -99,6 +104,9 @@ pub(crate) fn load(
             concurrent,
             capture: cuda_graphs,
             seed,
+            build_kernels,
+            python: interpreter(py)?,
+            records,
             ..Options::default()
         },
     };
@@ -129,6 +137,11 @@ pub(crate) fn load(
         session,
         name,
     })
+}
+
+/// Returns the interpreter of this process.
+fn interpreter(py: Python<'_>) -> PyResult<Option<PathBuf>> {
+    py.import("sys")?.getattr("executable")?.extract()
 }
 
 impl Model {

@@ -43,6 +43,13 @@ fn summary(package: &Package, t: &GpuTarget) -> String {
     let ptx: usize = (t.kernels.iter().filter_map(|k| k.ptx.as_ref()))
         .map(|c| package.code(c).len())
         .sum();
+    let source: usize = (t.sources.iter().flatten())
+        .map(|s| package.code(&s.text).len())
+        .sum();
+    let some = |n: usize| match n {
+        0 => String::new(),
+        n => bytes(n as i64),
+    };
     let rows = [
         [
             "a call".to_string(),
@@ -51,9 +58,10 @@ fn summary(package: &Package, t: &GpuTarget) -> String {
                 t.products()
             ),
         ],
-        ["kernels".into(), t.kernels.len().to_string()],
-        ["machine code".into(), bytes(code as i64)],
-        ["PTX".into(), bytes(ptx as i64)],
+        ["kernels".into(), t.lowered.kernels().len().to_string()],
+        ["machine code".into(), some(code)],
+        ["PTX".into(), some(ptx)],
+        ["source, to be built".into(), some(source)],
         ["weights".into(), program.constants.len().to_string()],
         ["runs on the host".into(), host],
     ];

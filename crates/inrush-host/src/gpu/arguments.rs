@@ -6,7 +6,7 @@ use crate::program::Device;
 use inrush_base::{Error, Result};
 use inrush_program::{BinaryInfo, MapLayout};
 use smallvec::SmallVec;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Arguments without addresses.
 pub struct Packed {
@@ -23,12 +23,41 @@ pub struct Map {
     place: u32,
     /// Bytes from the buffer's beginning to the tensor's.
     begin: u64,
+    made: Arc<Made>,
+}
+
+/// A tensor with its map. Equal descriptors of a call share it, so that the driver is asked once.
+pub struct Made {
     tensor: Tensor,
     /// The map of the address that came last.
     last: Mutex<Option<(u64, TensorMap)>>,
 }
 
+impl Made {
+    /// Returns a tensor whose map is not made yet.
+    pub fn new(tensor: Tensor) -> Made {
+        Made {
+            tensor,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Returns the tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
 impl Map {
+    /// Returns the map of the tensor whose address stands at a place.
+    pub fn new(place: u32, made: Arc<Made>) -> Map {
+        Map {
+            place,
+            begin: 0,
+            made,
+        }
+    }
+
     /// Writes the map for the address that stands in its place, for the current device.
     pub fn write(&self, bytes: &mut [u8], device: Device) -> Result<()> {
         let at = self.place as usize;
@@ -38,16 +67,79 @@ impl Map {
             .ok_or_else(missing)?;
         let address = place.first_chunk().ok_or_else(missing)?;
         let address = u64::from_le_bytes(*address) + self.begin;
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = (self.made.last)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let map = match *last {
             Some((was, map)) if was == address => map,
             _ => {
-                let map = devices::driver(device)?.tensor_map(&self.tensor, address)?;
+                let map = devices::driver(device)?.tensor_map(&self.made.tensor, address)?;
                 last.insert((address, map)).1
             }
         };
         place.copy_from_slice(map.bytes());
         Ok(())
+    }
+}
+
+/// The form in which a kernel takes a descriptor. Sizes in 32 bits and strides in 64 bits follow each form.
+pub enum Form<'a> {
+    /// A tensor map: devices with a copy engine that takes them.
+    Map(&'a MapLayout),
+    /// Address, sizes, strides and the value of elements outside: machine code for other devices.
+    Expanded,
+    /// An address: interpreted kernels.
+    Address,
+}
+
+impl Form<'_> {
+    /// Returns the form of the descriptor at a position among a kernel's. Without a binary the kernel is interpreted.
+    pub fn of(binary: Option<&BinaryInfo>, position: usize) -> Result<Form<'_>> {
+        match binary {
+            None => Ok(Form::Address),
+            Some(b) if b.maps.is_empty() => Ok(Form::Expanded),
+            Some(b) => (b.maps.get(position).map(Form::Map))
+                .ok_or_else(|| Error::internal("a build that tells of other tensor maps")),
+        }
+    }
+
+    /// Adds a descriptor to arguments. Returns the place of the address, and the tensor if a map is to be written there.
+    pub fn add(
+        &self,
+        arguments: &mut Arguments,
+        extents: &[i64],
+        strides: &[i64],
+    ) -> Result<(u32, Option<Tensor>)> {
+        let (place, tensor) = match self {
+            Form::Map(MapLayout {
+                swizzle,
+                element,
+                element_bytes,
+                block,
+            }) => {
+                let tensor =
+                    Tensor::new(*element, *element_bytes, *swizzle, extents, strides, block)?;
+                (arguments.map(), Some(tensor))
+            }
+            Form::Address => (arguments.pointer(0), None),
+            Form::Expanded => {
+                let place = arguments.pointer(0);
+                for n in extents.iter().chain(strides) {
+                    arguments.i64(*n);
+                }
+                // Elements outside are zeros, not NaN.
+                arguments.bool(false);
+                (place, None)
+            }
+        };
+        for n in extents {
+            let n = i32::try_from(*n);
+            arguments.i32(n.map_err(|_| Error::unsupported("a tile's tensor beyond 32 bits"))?);
+        }
+        for s in strides {
+            arguments.i64(*s);
+        }
+        Ok((place as u32, tensor))
     }
 }
 
@@ -105,39 +197,13 @@ pub fn pack(
         };
         let begin = (u64::try_from(begin).ok()).and_then(|b| b.checked_mul(element));
         let begin = begin.ok_or_else(|| Error::internal("a tensor before its buffer"))?;
-        match layouts {
-            None => places.push((arguments.pointer(0) as u32, begin)),
-            Some(l) => {
-                let place = arguments.map() as u32;
-                places.push((place, 0));
-                let MapLayout {
-                    swizzle,
-                    element,
-                    element_bytes,
-                    block,
-                } = &l[k];
-                made.push(Map {
-                    place,
-                    begin,
-                    tensor: Tensor::new(
-                        *element,
-                        *element_bytes,
-                        *swizzle,
-                        extents,
-                        strides,
-                        block,
-                    )?,
-                    last: Mutex::default(),
-                });
-            }
-        }
-        for n in extents {
-            let n = i32::try_from(*n);
-            arguments.i32(n.map_err(|_| Error::unsupported("a tile's tensor beyond 32 bits"))?);
-        }
-        for s in strides {
-            arguments.i64(*s);
-        }
+        let (place, tensor) = Form::of(binary, k)?.add(&mut arguments, extents, strides)?;
+        places.push((place, if tensor.is_some() { 0 } else { begin }));
+        made.extend(tensor.map(|tensor| Map {
+            place,
+            begin,
+            made: Arc::new(Made::new(tensor)),
+        }));
     }
     let scratch = arguments.finish(0) as u32;
     Ok(Packed {
@@ -148,19 +214,26 @@ pub fn pack(
     })
 }
 
-/// Returns where each argument of a kernel of ours begins, and its bytes.
-pub fn places(signature: &[(String, String)]) -> Result<Vec<(u32, u32)>> {
+/// Returns where each argument of a kernel begins, and its bytes. `has_maps` is true if descriptors are tensor maps.
+pub fn places(signature: &[(String, String)], has_maps: bool) -> Result<Vec<(u32, u32)>> {
     let mut arguments = Arguments::default();
     let mut out = Vec::new();
     for (_, ty) in signature {
         match (ty.as_str(), rank(ty)) {
             (_, Some(rank)) => {
-                out.push((arguments.map(), TensorMap::BYTES));
+                if has_maps {
+                    out.push((arguments.map(), TensorMap::BYTES));
+                } else {
+                    out.push((arguments.pointer(0), 8));
+                    out.extend((0..2 * rank).map(|_| (arguments.i64(0), 8)));
+                    out.push((arguments.bool(false), 1));
+                }
                 out.extend((0..rank).map(|_| (arguments.i32(0), 4)));
                 out.extend((0..rank).map(|_| (arguments.i64(0), 8)));
             }
-            ("i32", _) => out.push((arguments.i32(0), 4)),
-            ("i64", _) => out.push((arguments.i64(0), 8)),
+            ("i1", _) => out.push((arguments.bool(false), 1)),
+            ("i32" | "u32" | "fp32", _) => out.push((arguments.i32(0), 4)),
+            ("i64" | "u64", _) => out.push((arguments.i64(0), 8)),
             (pointer, _) if pointer.starts_with('*') => out.push((arguments.pointer(0), 8)),
             (other, _) => return Err(Error::internal(format!("an argument of type `{other}`"))),
         }
@@ -172,7 +245,7 @@ pub fn places(signature: &[(String, String)]) -> Result<Vec<(u32, u32)>> {
 }
 
 /// Dimensions of the tensor that a parameter of this type describes: `tensordesc<bf16[64, 32]>` has two.
-fn rank(ty: &str) -> Option<usize> {
+pub fn rank(ty: &str) -> Option<usize> {
     let inside = ty.strip_prefix("tensordesc<")?;
     Some(inside.matches(',').count() + 1)
 }
@@ -228,7 +301,7 @@ mod tests {
         assert_eq!((int(8), int(192), int(196)), (7, 100, 200));
         assert_eq!((long(200), long(208)), (200, 1));
         assert_eq!((p.scratch, b.len()), (216, 232));
-        let places = places(&types).unwrap();
+        let places = places(&types, true).unwrap();
         let (at, bytes): (Vec<u32>, Vec<u32>) = places.into_iter().unzip();
         assert_eq!(at, [0, 8, 64, 192, 196, 200, 208, 216, 224]);
         assert_eq!(bytes, [8, 4, 128, 4, 4, 8, 8, 8, 8]);
@@ -240,6 +313,49 @@ mod tests {
         let p = pack(&types, None, 2, &[4, 100, 200, 200, 1]).unwrap();
         assert_eq!(p.places.as_slice(), [(0, 0), (8, 8)]);
         assert!(p.maps.is_empty());
+    }
+
+    #[test]
+    fn a_descriptor_is_expanded_where_no_engine_takes_maps() {
+        let mut arguments = Arguments::default();
+        arguments.bool(true);
+        let (place, tensor) = (Form::Expanded)
+            .add(&mut arguments, &[100, 200], &[208, 1])
+            .unwrap();
+        assert!(tensor.is_none());
+        arguments.f32(1.5);
+        arguments.finish(0);
+        let b = arguments.bytes();
+        let int = |at: usize| i32::from_le_bytes(*b[at..].first_chunk().unwrap());
+        let long = |at: usize| i64::from_le_bytes(*b[at..].first_chunk().unwrap());
+        // Address, sizes, strides, one byte, sizes again in 32 bits, strides again.
+        assert_eq!(place, 8);
+        assert_eq!([16, 24, 32, 40].map(long), [100, 200, 208, 1]);
+        assert_eq!((b[48], int(52), int(56)), (0, 100, 200));
+        assert_eq!((long(64), long(72)), (208, 1));
+        let types = signature(&["i1", "tensordesc<fp32[16, 16]>", "fp32"]);
+        let (at, bytes): (Vec<u32>, Vec<u32>) = places(&types, false).unwrap().into_iter().unzip();
+        assert_eq!(at, [0, 8, 16, 24, 32, 40, 48, 52, 56, 64, 72, 80, 88, 96]);
+        assert_eq!(bytes, [1, 8, 8, 8, 8, 8, 1, 4, 4, 8, 8, 4, 8, 8]);
+        assert_eq!(b.len(), 104);
+    }
+
+    #[test]
+    fn equal_descriptors_share_a_map() {
+        let b = binary();
+        let form = Form::of(Some(&b), 0).unwrap();
+        let mut arguments = Arguments::default();
+        let (place, tensor) = form.add(&mut arguments, &[64, 64], &[64, 1]).unwrap();
+        let made = Arc::new(Made::new(tensor.unwrap()));
+        *made.last.lock().unwrap() = Some((4096, TensorMap([7; TensorMap::BYTES])));
+        for _ in 0..2 {
+            // No driver is there: a map that had to be made would be an error.
+            let mut bytes = arguments.bytes().to_vec();
+            bytes[place as usize..][..8].copy_from_slice(&4096u64.to_le_bytes());
+            let map = Map::new(place, made.clone());
+            map.write(&mut bytes, Device::CPU).unwrap();
+            assert_eq!(bytes[place as usize..][..128], [7; 128]);
+        }
     }
 
     #[test]

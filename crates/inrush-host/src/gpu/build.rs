@@ -56,7 +56,7 @@ fn is_users(kernel: &GpuKernel) -> bool {
 }
 
 /// Refuses a kernel that asks for more than launches give.
-fn check_launchable(kernel: &GpuKernel, binary: &Binary) -> Result<()> {
+pub(crate) fn check_launchable(kernel: &GpuKernel, binary: &Binary) -> Result<()> {
     let b = &binary.info;
     if b.ctas == 1 && !b.cooperative && b.scratch_align <= ALIGNMENT {
         return Ok(());
@@ -88,36 +88,36 @@ pub fn build_all(pool: &Pool, lowered: &Lowered) -> Result<(Vec<Binary>, bool)> 
 type Loaded = FxHashMap<([i32; 2], String), Arc<Kernel>>;
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
 
-/// Loads binaries into the current context.
-pub fn load(binaries: &[Binary], gpu: &Gpu) -> Result<Vec<Arc<Kernel>>> {
+/// Loads a kernel into the current context.
+///
+/// # Errors
+/// Those of the driver.
+pub fn load(binary: &Binary, kernel: &GpuKernel, gpu: &Gpu) -> Result<Arc<Kernel>> {
     let driver = devices::driver(gpu.device)?;
     let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
-    (binaries.iter().zip(&gpu.kernels))
-        .map(|(b, k)| {
-            let key = ([gpu.device.kind, gpu.device.index], b.code.key());
-            if let Some(k) = all.get(&key) {
-                return Ok(k.clone());
-            }
-            let (code, ptx) = (b.code.bytes()?, matches!(b.code, MachineCode::Ptx { .. }));
-            let b = &b.info;
-            let threads = b.warps * gpu.target.warp;
-            let kernel = match ptx {
-                true => driver.load_ptx(&code, &b.symbol, threads, b.shared)?,
-                false => driver.load(&code, &b.symbol, threads, b.shared)?,
-            };
-            let kernel = match b.maps.is_empty() && !driver.takes_each() {
-                true => kernel,
-                false => kernel.with_places(arguments::places(&k.signature)?),
-            };
-            let kernel = match k.programmatic {
-                // SAFETY: stage emit says so of kernels that begin with the wait only.
-                true => unsafe { kernel.programmatic() },
-                false => kernel,
-            };
-            let kernel = Arc::new(kernel);
-            all.insert(key, kernel.clone());
-            Ok(kernel)
-        })
-        .collect()
+    let key = ([gpu.device.kind, gpu.device.index], binary.code.key());
+    if let Some(k) = all.get(&key) {
+        return Ok(k.clone());
+    }
+    let ptx = matches!(binary.code, MachineCode::Ptx { .. });
+    let (code, b) = (binary.code.bytes()?, &binary.info);
+    let threads = b.warps * gpu.target.warp;
+    let loaded = match ptx {
+        true => driver.load_ptx(&code, &b.symbol, threads, b.shared)?,
+        false => driver.load(&code, &b.symbol, threads, b.shared)?,
+    };
+    let loaded = loaded.with_warps(b.warps)?;
+    let loaded = match b.maps.is_empty() && !driver.takes_each() {
+        true => loaded,
+        false => loaded.with_places(arguments::places(&kernel.signature, !b.maps.is_empty())?),
+    };
+    let loaded = match kernel.programmatic {
+        // SAFETY: stage emit says so of kernels that begin with the wait only.
+        true => unsafe { loaded.programmatic() },
+        false => loaded,
+    };
+    let loaded = Arc::new(loaded);
+    all.insert(key, loaded.clone());
+    Ok(loaded)
 }

@@ -5,9 +5,9 @@ mod library;
 mod steps;
 
 use self::batches::{Batches, Tries};
-use super::build;
 use super::cublas::Blas;
-use super::driver::{DevicePtr, Kernel, Stream};
+use super::driver::{DevicePtr, Stream};
+use super::kernels::{Kernels, Provided};
 use super::placement::Placement;
 use super::plan::{self, Plan};
 use super::replay::Recordings;
@@ -31,7 +31,8 @@ pub struct Engine<H: Host> {
     /// Positions of the program's kernels by their names in segments.
     kernels: FxHashMap<String, usize>,
     device: Device,
-    binaries: Vec<Binary>,
+    /// In the order of the program.
+    provided: Kernels,
     /// Loaded at the first call: a machine without a GPU may compile.
     code: OnceLock<Code<H>>,
     plans: Mutex<Vec<Planned<H>>>,
@@ -53,9 +54,9 @@ pub trait TuneAtCall: Send {
     fn done(self: Box<Self>) -> Vec<String>;
 }
 
-/// Loaded kernels, or a host that interprets them.
+/// Kernels of the device, or a host that interprets them.
 enum Code<H: Host> {
-    Device(Vec<Arc<Kernel>>),
+    Device,
     Interpreter(H::Interpreter),
 }
 
@@ -134,6 +135,14 @@ impl<H: Host> Engine<H> {
     /// # Errors
     /// An internal error for a program of the CPU.
     pub fn new(program: &HostProgram, binaries: Vec<Binary>) -> Result<Self, Error> {
+        Engine::with(program, binaries.into_iter().map(Provided::Built).collect())
+    }
+
+    /// As [`Engine::new`], with kernels that may still be built.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`].
+    pub fn with(program: &HostProgram, provided: Vec<Provided>) -> Result<Self, Error> {
         let gpu = (program.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
         let kernels = (gpu.kernels.iter().enumerate())
             .map(|(k, kernel)| (kernel.symbol.clone(), k))
@@ -142,7 +151,7 @@ impl<H: Host> Engine<H> {
             placement: Placement::of(program),
             kernels,
             device: gpu.device,
-            binaries,
+            provided: Kernels::new(provided),
             code: OnceLock::new(),
             plans: Mutex::default(),
             batches: Mutex::default(),
@@ -225,22 +234,22 @@ impl<H: Host> Engine<H> {
         host.finish(call, &mut frame)
     }
 
-    /// Loads the kernels into a device now, which the first call would do.
+    /// Loads the kernels that are built into a device now, which the first call would do.
     ///
     /// # Errors
     /// Those of the driver, for machine code that it refuses.
     pub fn preload(&self, program: &HostProgram) -> Result<(), Error> {
         if let Some(gpu) = program.gpu.as_ref().filter(|_| self.device.is_gpu()) {
-            let kernels = build::load(&self.binaries, gpu)?;
-            _ = self.code.set(Code::Device(kernels));
+            self.provided.load_built(gpu)?;
+            _ = self.code.set(Code::Device);
         }
         Ok(())
     }
 
     fn load(&self, host: &H, call: &mut H::Call<'_>, gpu: &Gpu) -> Result<Code<H>, H::Error> {
         if self.device.is_gpu() {
-            let kernels = build::load(&self.binaries, gpu).map_err(H::error)?;
-            return Ok(Code::Device(kernels));
+            self.provided.load_built(gpu).map_err(H::error)?;
+            return Ok(Code::Device);
         }
         host.interpreter(call, gpu).map(Code::Interpreter)
     }
@@ -265,7 +274,7 @@ impl<H: Host> Engine<H> {
             symbols,
             sizes,
             &self.kernels,
-            &self.binaries,
+            &self.provided,
         )?;
         static NUMBERS: AtomicUsize = AtomicUsize::new(0);
         let bound = Arc::new(BoundPlan {

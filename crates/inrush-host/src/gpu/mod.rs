@@ -14,15 +14,19 @@
 //! cublas     matrix products
 //! driver     the device driver
 //! build      kernels from Triton workers
+//! kernels    the kernels of a program, built or being built
+//! choose     measures kernels that take the same launch, at their first one
 //! tune       measures tiles, where that is asked for; with the feature `compiler`
 //! ```
 
 mod arena;
 mod arguments;
 pub mod build;
+mod choose;
 pub mod cublas;
 pub mod driver;
 mod engine;
+mod kernels;
 mod placement;
 pub mod plan;
 mod replay;
@@ -30,6 +34,7 @@ mod replay;
 pub mod tune;
 
 pub use engine::{Engine, Frame, Stop, TuneAtCall};
+pub use kernels::{Builds, Provided};
 
 /// Addresses that kernels are promised to be multiples of.
 pub const POINTER_ALIGNMENT: u64 = 16;

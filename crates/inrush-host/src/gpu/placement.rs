@@ -187,7 +187,16 @@ impl Placement {
                 }
             }
         }
-        for s in 0..n {
+        let mut kept = vec![false; n];
+        if program.gpu.as_ref().is_some_and(|g| g.keeps_arguments) {
+            let constants = program.constants.iter().map(|c| &c.0);
+            program
+                .inputs
+                .iter()
+                .chain(constants)
+                .for_each(|s| kept[*s] = true);
+        }
+        for (s, kept) in kept.into_iter().enumerate() {
             if h.storage[s] == Storage::Arena && h.seen[s] {
                 h.storage[s] = Storage::Own;
             }
@@ -196,7 +205,10 @@ impl Placement {
                 Storage::Inside(_) => h.seen[s],
                 Storage::Arena | Storage::Absent => false,
             };
-            if object && let Some(frees) = h.frees.get_mut(h.last[s]) {
+            if object
+                && !kept
+                && let Some(frees) = h.frees.get_mut(h.last[s])
+            {
                 frees.push(s);
             }
         }

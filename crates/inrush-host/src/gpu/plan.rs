@@ -3,20 +3,23 @@
 mod batch;
 mod calls;
 mod segment;
+#[cfg(test)]
+mod tests;
 
 use self::batch::{batches, recordables};
 use super::arena::{self, Item};
-use super::arguments::Map;
+use super::arguments::{Made, Map};
 use super::cublas::Gemm;
+use super::kernels::Kernels;
 use super::placement::{Placement, Storage};
 use crate::program::{HostProgram, Layout, Segment, StepKind};
 use crate::shape::{Shape, dtype_code};
 use inrush_base::{Error, Result};
 use inrush_program::{Place, SizeId};
-use inrush_runtime::triton::Binary;
 use inrush_runtime::{CallShape, OutputPlace, PlannedOutput};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The work of one region of a program, at known sizes.
 pub struct Plan {
@@ -103,6 +106,8 @@ pub struct Launch {
     pub addresses: Box<[(u32, BaseId, u64)]>,
     /// Tensor maps, to be written once their addresses stand in their places.
     pub maps: Box<[Map]>,
+    /// Memory that it may write: base, bytes from it, length. Told of kernels that are chosen at their first launch only.
+    pub writes: Box<[(BaseId, u64, u64)]>,
 }
 
 pub struct Batch {
@@ -215,8 +220,7 @@ struct Planner<'a> {
     layouts: &'a [Option<Layout>],
     sizes: &'a [Option<i64>],
     kernels: &'a FxHashMap<String, usize>,
-    /// By kernel; none where they are interpreted.
-    binaries: &'a [Binary],
+    provided: &'a Kernels,
     /// Arguments are looked at before anything runs.
     first: Vec<Op>,
     ops: Vec<Op>,
@@ -227,6 +231,8 @@ struct Planner<'a> {
     root: FxHashMap<usize, (usize, u64)>,
     loads: Vec<(usize, u64, Vec<Launch>)>,
     operands: usize,
+    /// Tensor maps of users' kernels, by the place of the tensor.
+    maps: Vec<(BaseId, u64, Arc<Made>)>,
     written: Vec<bool>,
     start: usize,
 }
@@ -256,7 +262,7 @@ pub fn plan(
     symbols: &[Option<i64>],
     sizes: &[Option<i64>],
     kernels: &FxHashMap<String, usize>,
-    binaries: &[Binary],
+    provided: &Kernels,
 ) -> Result<Plan> {
     let gpu = (program.gpu.as_ref()).ok_or_else(|| Error::internal("no graph for a GPU"))?;
     let mut p = Planner {
@@ -265,7 +271,7 @@ pub fn plan(
         layouts: &gpu.layouts,
         sizes,
         kernels,
-        binaries,
+        provided,
         first: Vec::new(),
         ops: Vec::new(),
         items: Vec::new(),
@@ -274,6 +280,7 @@ pub fn plan(
         root: FxHashMap::default(),
         loads: Vec::new(),
         operands: 0,
+        maps: Vec::new(),
         written: written(program),
         start: range.start,
     };
@@ -289,8 +296,12 @@ pub fn plan(
     let mut ops = std::mem::take(&mut p.ops);
     ops.iter_mut().for_each(|op| p.resolve(op));
     let (ops, batches) = batches(std::mem::take(&mut p.first).into_iter().chain(ops));
-    let bytes = |slot: usize| p.shape(p.root(slot).0).and_then(|s| s.bytes());
-    let (ops, recordables) = recordables(ops, |slot| bytes(slot).unwrap_or(0));
+    // A view that goes releases nothing: what it looks at goes by itself.
+    let bytes = |slot: usize| match placement.storage[slot] {
+        Storage::Own | Storage::Host => p.shape(slot).and_then(|s| s.bytes()).unwrap_or(0),
+        _ => 0,
+    };
+    let (ops, recordables) = recordables(ops, bytes);
     Ok(Plan {
         arena_bytes,
         ops,
@@ -451,7 +462,8 @@ impl Planner<'_> {
         };
         match op {
             Op::Launch(l) => {
-                (l.addresses.iter_mut()).for_each(|(_, base, offset)| fix(base, offset))
+                (l.addresses.iter_mut()).for_each(|(_, base, offset)| fix(base, offset));
+                (l.writes.iter_mut()).for_each(|(base, offset, _)| fix(base, offset));
             }
             Op::Copy(c) => {
                 fix(&mut c.to.0, &mut c.to.1);

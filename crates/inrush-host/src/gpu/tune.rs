@@ -141,9 +141,10 @@ impl Bench {
                 let b = b.info;
                 let threads = b.warps * self.target.warp;
                 let kernel = driver.load(&code, &b.symbol, threads, b.shared)?;
+                let kernel = kernel.with_warps(b.warps)?;
                 let kernel = match b.maps.is_empty() && !driver.takes_each() {
                     true => kernel,
-                    false => kernel.with_places(places(&c.kernel.signature)?),
+                    false => kernel.with_places(places(&c.kernel.signature, !b.maps.is_empty())?),
                 };
                 Ok((kernel, b))
             });

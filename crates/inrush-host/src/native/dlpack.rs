@@ -16,6 +16,11 @@ pub fn is_of_device(device: DLDeviceType) -> bool {
     devices::of_dlpack(device.0 as i32, 0).is_some()
 }
 
+/// Returns true if streams of other libraries are streams of this memory's driver.
+pub fn shares_streams(device: DLDeviceType) -> bool {
+    devices::of_dlpack(device.0 as i32, 0).is_some_and(devices::shares_streams)
+}
+
 /// Returns DLPack's name of a device.
 pub(super) fn place(device: Device) -> DLDevice {
     DLDevice {
@@ -27,7 +32,7 @@ pub(super) fn place(device: Device) -> DLDevice {
 /// Borrows the memory of a DLPack tensor, of the host or of a device. `owner` keeps it alive.
 ///
 /// # Errors
-/// An input error for a tensor that is malformed or in other memory; an unsupported error for other dtypes.
+/// An input error for a tensor that is malformed or in other memory; an unsupported error for other dtypes; those of the driver.
 ///
 /// # Safety
 /// As for [`dlpack::borrow`], with elements that are valid on their device.
@@ -51,6 +56,13 @@ pub unsafe fn borrow(
     let address = (t.data as u64)
         .checked_add(t.byte_offset)
         .ok_or_else(|| Error::input("a DLPack tensor beyond memory"))?;
+    if !empty && !devices::driver(device)?.can_access(address)? {
+        return Err(Error::input(format!(
+            "its memory on `{}` was allocated in a context of another library, which kernels of this one cannot access: pass a copy \
+             in memory of the host",
+            devices::name(device)
+        )));
+    }
     // SAFETY: the caller's promise.
     let t = unsafe {
         DeviceTensor::foreign(

@@ -2,13 +2,12 @@
 
 use super::process::Process;
 use super::weights::{WeightPlan, reads, written};
-use crate::gpu::Engine;
+use crate::gpu::{Engine, Provided};
 use crate::program::{Lowered, StepKind};
 use inrush_base::{Error, Result};
 use inrush_program::Reads;
 use inrush_program::parts::Work;
 use inrush_runtime::operators::Registered;
-use inrush_runtime::triton::Binary;
 use inrush_runtime::{Model, Pool};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,25 +41,26 @@ pub(super) enum Ready {
 }
 
 impl Executable {
-    /// Makes a program ready, and loads its kernels into the current context. `binaries` are those of [`Lowered::kernels`].
+    /// Makes a program ready, and loads the kernels that are built into the current context. `kernels` are those of
+    /// [`Lowered::kernels`].
     ///
     /// # Errors
     /// Those of the driver; an unsupported error for a function that the library lacks.
     pub(super) fn new(
         lowered: Lowered,
-        binaries: &mut dyn Iterator<Item = Binary>,
+        kernels: &mut dyn Iterator<Item = Provided>,
     ) -> Result<Self> {
-        let kernels = lowered.program.gpu.as_ref().map_or(0, |g| g.kernels.len());
-        let own: Vec<Binary> = binaries.take(kernels).collect();
-        if own.len() != kernels {
+        let count = lowered.program.gpu.as_ref().map_or(0, |g| g.kernels.len());
+        let own: Vec<Provided> = kernels.take(count).collect();
+        if own.len() != count {
             return Err(Error::internal("a program has fewer binaries than kernels"));
         }
-        let engine = Engine::new(&lowered.program, own)?;
+        let engine = Engine::with(&lowered.program, own)?;
         engine.preload(&lowered.program)?;
         let mut works = Vec::with_capacity(lowered.program.steps.len());
         for step in &lowered.program.steps {
             works.push(match &step.kind {
-                StepKind::Work(w) => Ready::of(w, &lowered, binaries)?,
+                StepKind::Work(w) => Ready::of(w, &lowered, kernels)?,
                 _ => Ready::Device,
             });
         }
@@ -80,7 +80,7 @@ impl Ready {
     fn of(
         work: &Work<Lowered>,
         program: &Lowered,
-        binaries: &mut dyn Iterator<Item = Binary>,
+        kernels: &mut dyn Iterator<Item = Provided>,
     ) -> Result<Ready> {
         match work {
             Work::Dynamic(d) => match inrush_runtime::has_dynamic(&d.function) {
@@ -97,7 +97,7 @@ impl Ready {
             Work::Custom(c) => Ok(Ready::Custom(super::custom::find(c, program)?)),
             Work::Cond(_) | Work::While(_) | Work::Scan(_) => {
                 let bodies = work.bodies().into_iter();
-                let ready = bodies.map(|(_, b)| Executable::new(b.program.clone(), binaries));
+                let ready = bodies.map(|(_, b)| Executable::new(b.program.clone(), kernels));
                 Ok(Ready::Bodies(ready.collect::<Result<_>>()?))
             }
         }

@@ -8,12 +8,14 @@ use crate::program::{
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_compile::parts::{self, Bodies, Calls, Held};
 use inrush_compile::{
-    Boundary, Observer, Options, Part, Pipeline, Request, Sequence, SequenceOutput, Slots,
+    Boundary, Observer, Options, Part, Pipeline, Request, Retile, Sequence, SequenceOutput, Slots,
     SymbolDef, What, compile_sequence, user_kernel,
 };
 use inrush_graph::{Graph, InputKind, OutputKind, Type, ValueId};
 use inrush_program::parts::{MOST_NESTED, Work};
 use inrush_program::{Dt, GpuKernel, GpuTarget};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Compiles a graph without launches of users' Triton kernels for a device: [`compile_with`].
 ///
@@ -36,12 +38,28 @@ pub fn compile(
 /// Those of the compiler; an unsupported error that lists the operators which are neither compiled nor done otherwise.
 pub fn compile_with(
     graph: Graph,
-    (caps, target): (&Caps, &GpuTarget),
+    target: (&Caps, &GpuTarget),
     device: Device,
     options: &Options,
     kernels: &[Chosen<'_>],
     watch: &mut dyn Observer,
 ) -> Result<Lowered> {
+    compile_tunable(graph, target, device, options, kernels, watch).map(|made| made.0)
+}
+
+/// As [`compile_with`]; with [`Options::retile`] also gives for each kernel, in the order of [`Lowered::kernels`], others that take its
+/// launches.
+///
+/// # Errors
+/// Those of [`compile_with`].
+pub fn compile_tunable(
+    graph: Graph,
+    (caps, target): (&Caps, &GpuTarget),
+    device: Device,
+    options: &Options,
+    kernels: &[Chosen<'_>],
+    watch: &mut dyn Observer,
+) -> Result<(Lowered, Vec<Vec<GpuKernel>>)> {
     let mut graph = graph;
     user_kernel::note_layouts(&mut graph);
     // What a call draws depends on a buffer of the model, which each call leaves one higher.
@@ -56,14 +74,18 @@ pub fn compile_with(
         kernels,
         watch,
         depth: 0,
+        alternatives: BTreeMap::new(),
     };
     let mut lowered = programs.program(graph)?;
+    let alternatives = programs.alternatives;
     let dtypes = |all: &[(usize, DType)]| all.iter().map(|(at, d)| (*at, Dt(*d))).collect();
     lowered.complex = Complex {
         inputs: dtypes(&boundary.inputs),
         outputs: dtypes(&boundary.outputs),
     };
-    Ok(lowered)
+    let of = |k: &GpuKernel| alternatives.get(&k.symbol).cloned().unwrap_or_default();
+    let candidates = lowered.kernels().into_iter().map(of).collect();
+    Ok((lowered, candidates))
 }
 
 /// The compilation of a graph and of those that its control flow calls.
@@ -77,6 +99,8 @@ struct Programs<'a> {
     watch: &'a mut dyn Observer,
     /// Programs around the one that is compiled.
     depth: usize,
+    /// By symbol of a kernel: others that take its launches, wherever these are.
+    alternatives: BTreeMap<String, Vec<GpuKernel>>,
 }
 
 impl Bodies for Programs<'_> {
@@ -117,6 +141,12 @@ impl Programs<'_> {
             ..Request::default()
         };
         let sequence = compile_sequence(graph, &request, caps, options, self.watch)?;
+        for (symbol, found) in sequence.retiles.iter().flat_map(Retile::alternatives) {
+            match self.alternatives.entry(symbol) {
+                Entry::Vacant(e) => _ = e.insert(found),
+                Entry::Occupied(mut e) => e.get_mut().retain(|k| found.contains(k)),
+            }
+        }
         self.lower(sequence)
     }
 
@@ -155,6 +185,7 @@ impl Programs<'_> {
             vector_math: false,
             gpu: Some(Gpu {
                 graphs: false,
+                keeps_arguments: true,
                 target: self.target.clone(),
                 device: self.device,
                 kernels: sequence.kernels,
@@ -171,6 +202,7 @@ impl Programs<'_> {
             complex: Complex::default(),
             guards: graph.guards.iter().filter_map(|g| calls.guard(g)).collect(),
             bounds: bounds(graph, &sequence.symbols)?,
+            expected: Default::default(),
         })
     }
 

@@ -8,6 +8,7 @@
 //! tensor     tensors in memory of a device; what calls take and give
 //! dlpack     these as tensors of other libraries
 //! weights    sets of weights on the device
+//! building   kernels whose source a package holds: records, or builds in the background
 //! executable  a program with its kernels, and those of its control flow
 //! work       work of the host between kernels: control flow, functions of the runtime's library
 //! complex    complex inputs, outputs and weights as pairs of real numbers
@@ -21,6 +22,7 @@
 //! package    the target of a package that fits a device
 //! ```
 
+mod building;
 mod call;
 mod complex;
 mod custom;
@@ -46,10 +48,10 @@ mod work;
 pub use crate::gpu::driver::Stream;
 pub use crate::program::{Lowered, Object};
 #[cfg(feature = "compiler")]
-pub use lower::{compile, compile_with};
+pub use lower::{compile, compile_tunable, compile_with};
 pub use memory::{Owner, TensorLibrary};
 pub use model::{Model, Options};
 pub use package::{Form, check_kind, choose};
-pub use target::{Wanted, WantedGpu, parts};
+pub use target::{Wanted, WantedGpu, parts, source_parts};
 pub use tensor::{Argument, DeviceTensor, Output};
 pub use weights::NewWeight;

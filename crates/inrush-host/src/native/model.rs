@@ -1,5 +1,6 @@
 //! A compiled model on a device: its weights, and calls.
 
+use super::building::Builder;
 use super::call::{CallState, Given, Parts};
 use super::complex::{self, SplitWeights};
 use super::executable::Executable;
@@ -10,6 +11,7 @@ use super::process::Process;
 use super::tensor::{Argument, DeviceTensor, Output};
 use super::weights::{Entry, NewWeight, WeightSet};
 use crate::devices;
+use crate::gpu::Provided;
 use crate::gpu::cublas::Blas;
 use crate::gpu::driver::{Entered, Marker, OwnedStream, Stream};
 use crate::program::{Device, HostProgram, Lowered};
@@ -23,6 +25,7 @@ use inrush_runtime::{
 use std::collections::BTreeSet;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -37,6 +40,12 @@ pub struct Options {
     pub seed: i64,
     /// The library that memory of calls and weights is from; `None` for the driver.
     pub library: Option<Arc<dyn TensorLibrary>>,
+    /// Builds kernels whose source the package holds, which has Triton's Python run code of the package.
+    pub build_kernels: bool,
+    /// The Python interpreter that has Triton, unless `INRUSH_PYTHON` names one; `None` for `python3`.
+    pub python: Option<PathBuf>,
+    /// A folder of built kernels, which is read before the cache and written too.
+    pub records: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -46,6 +55,9 @@ impl Default for Options {
             capture: false,
             seed: 0,
             library: None,
+            build_kernels: false,
+            python: None,
+            records: None,
         }
     }
 }
@@ -62,6 +74,8 @@ pub struct Loaded {
     device: Device,
     signature: Signature,
     options: Options,
+    /// Builds of kernels, where some had no record.
+    builder: Option<Builder>,
     graphs: Option<Graphs>,
     active: Mutex<Arc<WeightSet>>,
     /// Waits for what writes tensors that come in without a stream of the call's, and a marker of that.
@@ -105,15 +119,38 @@ impl Model {
         blas: Option<&'static Blas>,
         options: Options,
     ) -> Result<Model> {
+        let kernels = binaries.into_iter().map(Provided::Built).collect();
+        Model::with(lowered, (kernels, None), weights, device, blas, options)
+    }
+
+    /// As [`Model::new`], with kernels that may still be built.
+    ///
+    /// # Errors
+    /// Those of [`Model::new`].
+    pub(super) fn with(
+        lowered: Lowered,
+        (kernels, builder): (Vec<Provided>, Option<Builder>),
+        weights: &dyn WeightSource,
+        device: Device,
+        blas: Option<&'static Blas>,
+        options: Options,
+    ) -> Result<Model> {
         let graphs = match options.capture {
             true => Some(capturable(&lowered.program)?),
             false => None,
         };
         let driver = devices::driver(device)?;
+        if graphs.is_some() && !driver.can_capture() {
+            return Err(Error::unsupported(format!(
+                "graphs: {} captures no calls; launches on `{}` are issued one by one",
+                driver.version()?,
+                devices::name(device)
+            )));
+        }
         let context = driver.primary_context(device.index)?;
         let _entered = driver.enter(context)?;
         super::custom::check_operators(&lowered)?;
-        let executable = Executable::new(lowered, &mut binaries.into_iter())?;
+        let executable = Executable::new(lowered, &mut kernels.into_iter())?;
         let plan = &executable.plan;
         let hosts = Hosts::new(
             (driver.clone(), context),
@@ -141,9 +178,20 @@ impl Model {
                 executable,
                 device,
                 options,
+                builder,
                 graphs,
             }),
         })
+    }
+
+    /// Says which records of kernels were not used, and why, and what of those that were built could not be kept.
+    pub fn notes(&self) -> Vec<String> {
+        self.builder.as_ref().map_or_else(Vec::new, Builder::notes)
+    }
+
+    /// Says for each kernel that a first launch chose among several what was measured.
+    pub fn chosen(&self) -> Vec<String> {
+        self.builder.as_ref().map_or_else(Vec::new, Builder::chosen)
     }
 
     /// Returns the names of the inputs, in call order.
@@ -193,9 +241,11 @@ impl Model {
     }
 
     /// Returns a stream that calls without one of the caller's wait for. Other libraries have it wait for the work that
-    /// writes what they pass.
+    /// writes what they pass. Where streams are not shared ([`devices::shares_streams`]) that work has to be done.
     pub fn import_stream(&self) -> Stream {
-        self.imports.2.store(true, Ordering::Release);
+        if devices::shares_streams(self.device) {
+            self.imports.2.store(true, Ordering::Release);
+        }
         self.imports.0.stream()
     }
 
@@ -344,6 +394,13 @@ impl Model {
                 "the caller captures a stream, and the model has the host read data during a call",
             ));
         }
+        // What others capture is to be made of launches, not of loading kernels.
+        let first = self.builder.as_ref().filter(|b| !b.has_run());
+        if first.is_some() && self.hosts.driver.is_capturing(work)? {
+            return Err(Error::unsupported(
+                "the caller captures a stream, and the first call of the model waits for kernels that are built: call it once before",
+            ));
+        }
         let mut call = CallState::new(parts, inputs, into)?;
         self.order_after(inputs, stream, work)?;
         let done = self.run_call(&host, inputs, &mut call, work);
@@ -356,6 +413,9 @@ impl Model {
             self.hosts.driver.synchronize(work)?;
         }
         done?;
+        if let Some(builder) = first {
+            builder.note_run();
+        }
         for (to, from) in &call.to_host {
             copy_out(from, to)?;
         }
@@ -387,8 +447,9 @@ impl Model {
             symbols: call.symbols.clone(),
             set: call.parts().set.addresses(),
         };
-        // What the caller captures is to be made of launches.
-        if self.hosts.driver.is_capturing(work)? {
+        // What is captured is to be made of launches, not of loading kernels that are being built, or of choosing them.
+        let is_building = self.builder.as_ref().is_some_and(|b| !b.has_run());
+        if is_building || self.hosts.driver.is_capturing(work)? {
             return self
                 .executable
                 .engine

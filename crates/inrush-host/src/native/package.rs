@@ -1,7 +1,9 @@
 //! GPU targets of packages: the one that fits a device, loaded.
 
+use super::building;
 use super::model::{Model, Options};
 use crate::devices;
+use crate::gpu::Provided;
 use crate::gpu::cublas::{self, Blas};
 use crate::program::Device;
 use inrush_base::{Error, Result};
@@ -20,7 +22,7 @@ pub enum Form {
 }
 
 impl Model {
-    /// Opens a package and loads the target that fits a device. Nothing is built.
+    /// Opens a package and loads the target that fits a device.
     ///
     /// # Errors
     /// Those of [`Package::open`] and [`Model::from_package`]; they name the file.
@@ -30,11 +32,12 @@ impl Model {
             .map_err(|e| e.in_file(path.display().to_string()))
     }
 
-    /// Loads the target of a package that fits a device, and copies the weights there.
+    /// Loads the target of a package that fits a device, and copies the weights there. Kernels whose source the package holds are
+    /// taken from records, or built if the options allow it: the first call waits for what it launches.
     ///
     /// # Errors
     /// A machine error without a driver or device, or without cuBLAS where the program calls it; an unsupported one that lists
-    /// the package's targets if none fits; an input error for damaged weights.
+    /// the package's targets if none fits, or says that building kernels is not allowed; an input error for damaged weights.
     pub fn from_package(package: &Package, device: Device, options: Options) -> Result<Model> {
         check_kind(package, device)?;
         let driver = devices::driver(device)?;
@@ -52,8 +55,22 @@ impl Model {
         package.check_weights()?;
         let mut lowered = target.lowered.clone();
         lowered.change(&mut |gpu| gpu.device = device);
-        let binaries = binaries(package, target, form)?;
-        Model::new(lowered, binaries, package, device, blas, options)
+        let (kernels, builder) = match package.source_kernels(target)? {
+            Some(sources) => {
+                let build = &target.gpu.build;
+                building::provide(
+                    sources,
+                    (&target.lowered, build),
+                    (&driver, device),
+                    &options,
+                )?
+            }
+            None => {
+                let binaries = binaries(package, target, form)?.into_iter();
+                (binaries.map(Provided::Built).collect(), None)
+            }
+        };
+        Model::with(lowered, (kernels, builder), package, device, blas, options)
     }
 }
 

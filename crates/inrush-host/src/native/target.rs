@@ -2,8 +2,8 @@
 
 use crate::program::{Device, Lowered};
 use inrush_base::{Caps, Error, Isa, Result};
-use inrush_package::{Gpu, KernelParts, TargetParts};
-use inrush_program::GpuTarget;
+use inrush_package::{Gpu, KernelParts, SourceParts, TargetParts};
+use inrush_program::{GpuKernel, GpuTarget};
 use inrush_runtime::triton::Binary;
 
 /// A target that a package is to have.
@@ -99,6 +99,25 @@ pub fn parts<'a>(gpu: &Gpu, lowered: &'a Lowered, binaries: &[Binary]) -> Result
         lowered,
         kernels,
     })
+}
+
+/// Returns what a package stores of a program for a GPU whose kernels are built where it is opened. `candidates` are those of each kernel.
+pub fn source_parts<'a>(
+    gpu: &Gpu,
+    lowered: &'a Lowered,
+    candidates: Vec<Vec<GpuKernel>>,
+) -> TargetParts<'a> {
+    let mut all = candidates.into_iter();
+    let kernels = (lowered.kernels().iter())
+        .map(|_| SourceParts {
+            candidates: all.next().unwrap_or_default(),
+        })
+        .collect();
+    TargetParts::Source {
+        gpu: gpu.clone(),
+        lowered,
+        kernels,
+    }
 }
 
 #[cfg(test)]

@@ -166,6 +166,19 @@ impl DeviceTensor {
         })
     }
 
+    /// Waits until the work that writes the tensor is done.
+    ///
+    /// # Errors
+    /// Those of the driver, and of the work.
+    pub fn wait(&self) -> Result<()> {
+        let Some(stream) = self.stream else {
+            return Ok(());
+        };
+        let driver = devices::driver(self.device)?;
+        let _entered = driver.enter(driver.primary_context(self.device.index)?)?;
+        driver.synchronize(stream)
+    }
+
     /// Has later work of a stream come after the work that writes the tensor.
     ///
     /// # Errors

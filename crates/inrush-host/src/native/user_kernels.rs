@@ -43,6 +43,8 @@ pub struct Configuration {
 pub enum Given {
     /// The tensor at this position among the launch's.
     Tensor(usize),
+    /// A descriptor of that tensor.
+    Descriptor(usize),
     /// The number at this position among the launch's.
     Number(usize),
     Int(i64),
@@ -174,7 +176,8 @@ pub(super) fn step(
     let arguments = (configuration.arguments.iter())
         .map(|a| match a {
             Given::Tensor(t) if *t < launch.tensors.len() => Ok(Argument::Tensor(*t)),
-            Given::Tensor(_) => Err(other_form()),
+            Given::Descriptor(t) if *t < launch.tensors.len() => Ok(Argument::Descriptor(*t)),
+            Given::Tensor(_) | Given::Descriptor(_) => Err(other_form()),
             Given::Number(n) => number(*launch.numbers.get(*n).ok_or_else(other_form)?),
             Given::Int(v) => Ok(Argument::Int(*v)),
             Given::Float(v) => Ok(Argument::Float(*v)),

@@ -1,6 +1,7 @@
-/* A driver in the place of NVIDIA's, with cuBLAS, and of AMD's: device memory is memory of this process, launches are written
-   down in the file $FAKE_LOG and run here where the kernel is known. Symbols and their arguments are those that inrush-cuda
-   and inrush-rocm look up. Functions are written once, by CUDA's names; most of HIP's are the same (PAIRS, at the end). */
+/* A driver in the place of NVIDIA's, with cuBLAS, of AMD's and of Intel's: device memory is memory of this process, launches are written
+   down in the file $FAKE_LOG and run here where the kernel is known. Symbols and their arguments are those that inrush-cuda,
+   inrush-rocm and inrush-xpu look up. Functions are written once, by CUDA's names; most of HIP's are the same (PAIRS, at the end).
+   Level Zero's are in zero.c. */
 
 #include <pthread.h>
 #include <stdint.h>
@@ -69,6 +70,7 @@ struct stream {
     struct graph *capturing;
     struct work *queue;
     long count, room, done;
+    Handle device; /* Level Zero's */
     struct stream *next;
 };
 struct event {
@@ -191,9 +193,23 @@ static Status issue(const struct work *w, Handle handle) {
 /* HIP has a current device on each thread from the start, and another end of a launch's arguments. */
 static int is_hip;
 
-/* Arguments in one piece, or one by one, of which the sizes are not told. */
+/* Arguments in one piece, or one by one. Sizes of the latter are told by machine code that is text, which begins with their
+   places: {"places": [[offset, bytes], ...], */
 static void take(struct work *w, Handle *each, Handle *all) {
+    static const char begin[] = "{\"places\": [";
     w->bytes = 0;
+    const char *text = w->function->text;
+    if (each && text && !strncmp(text, begin, strlen(begin)))
+        for (text += strlen(begin); *text != ']'; text += strspn(text, "], ")) {
+            char *after;
+            size_t at = strtoul(text + 1, &after, 10), bytes = strtoul(after + 1, &after, 10);
+            if (at + bytes > sizeof w->arguments) abort();
+            memset(w->arguments + w->bytes, 0, at - w->bytes);
+            memcpy(w->arguments + at, *each++, bytes);
+            w->bytes = at + bytes;
+            text = after;
+            if (!strncmp(text, "]]", 2)) break;
+        }
     if (each || !all) return;
     if (all[0] != (Handle)1 || all[2] != (Handle)2 || all[4] != (Handle)(is_hip ? 3L : 0L)) abort();
     memcpy(&w->bytes, all[3], sizeof w->bytes);
@@ -223,7 +239,7 @@ API Status cuDeviceGetAttribute(int *value, int which, int device) {
     switch (which) {
     case 75: *value = capability() / 10; break;
     case 76: *value = capability() % 10; break;
-    case 16: *value = 132; break;
+    case 16: *value = getenv("FAKE_MULTIPROCESSORS") ? atoi(getenv("FAKE_MULTIPROCESSORS")) : 132; break;
     case 38: *value = 50 << 20; break;
     case 39: *value = 2048; break;
     case 82: *value = 65536; break;
@@ -289,13 +305,45 @@ API Status cuModuleGetFunction(Handle *function, Handle module, const char *name
 }
 API Status cuFuncGetAttribute(int *value, int which, Handle f) { MAY_FAIL return *value = 0, OK; }
 API Status cuFuncSetAttribute(Handle f, int which, int value) { MAY_FAIL return OK; }
+/* A launch of $FAKE_REFUSED_THREADS threads is refused; one of $FAKE_FAST_THREADS takes half the time of others. */
+static unsigned number(const char *name) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : 0;
+}
+static unsigned last_threads;
 API Status cuLaunchKernel(Handle f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, Handle stream, Handle *each, Handle *all) {
     MAY_FAIL
     struct work w = {.kind = LAUNCH, .function = f, .grid = {x, y, z}, .threads = bx * by * bz, .shared = shared};
     take(&w, each, all);
+    if (w.threads == number("FAKE_REFUSED_THREADS")) return 701; /* out of resources */
     enter();
+    last_threads = w.threads;
     return leave(now() ? issue(&w, stream) : INVALID);
+}
+
+/* A map holds what it was made of: the address, sizes, strides, the tile, the rank and the type of elements. */
+struct map {
+    uint64_t at, sizes[5], strides[4];
+    uint32_t tile[5], rank, element, rest[5];
+};
+API Status cuTensorMapEncodeTiled(struct map *map, int element, unsigned rank, void *at, const uint64_t *sizes,
+                                  const uint64_t *strides, const uint32_t *tile, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int fill) {
+    MAY_FAIL
+    char text[128];
+    if (rank < 1 || rank > 5 || (uintptr_t)map % 64 || (uintptr_t)at % 16) return INVALID;
+    struct map made = {.at = (uint64_t)at, .rank = rank, .element = element};
+    for (unsigned i = 0; i < rank; i++) {
+        made.sizes[i] = sizes[i];
+        made.tile[i] = tile[i];
+        if (i + 1 < rank) made.strides[i] = strides[i];
+        if (!sizes[i] || !tile[i] || tile[i] > 256 || steps[i] != 1 || (i + 1 < rank && strides[i] % 16)) return INVALID;
+    }
+    sprintf(text, "tensor map rank=%u sizes=%llu,%llu tile=%u,%u", rank, (unsigned long long)sizes[0],
+            (unsigned long long)sizes[1], tile[0], tile[1]);
+    note(text);
+    return *map = made, OK;
 }
 
 struct attribute {
@@ -314,7 +362,9 @@ API Status cuLaunchKernelEx(const struct config *c, Handle f, Handle *each, Hand
     w.threads = c->block[0] * c->block[1] * c->block[2];
     for (unsigned i = 0; i < c->count; i++) w.overlaps |= c->attributes[i].id == 6 && c->attributes[i].value[0];
     take(&w, each, all);
+    if (w.threads == number("FAKE_REFUSED_THREADS")) return 701;
     enter();
+    last_threads = w.threads;
     return leave(now() ? issue(&w, c->stream) : INVALID);
 }
 
@@ -515,7 +565,10 @@ API Status cuEventRecord(Handle event, Handle stream) {
     return leave(OK);
 }
 API Status cuEventSynchronize(Handle event) { MAY_FAIL return OK; }
-API Status cuEventElapsedTime(float *ms, Handle start, Handle end) { MAY_FAIL return *ms = 1, OK; }
+API Status cuEventElapsedTime(float *ms, Handle start, Handle end) {
+    MAY_FAIL
+    return *ms = last_threads == number("FAKE_FAST_THREADS") ? 0.5f : 1, OK;
+}
 API Status cuEventDestroy_v2(Handle event) { MAY_FAIL return free(event), OK; }
 
 /* cuBLAS: handles remember their stream. Products of float32, columns first. */
@@ -597,3 +650,5 @@ static int is_named(const char *function, const char *text, size_t n) {
         if (!strcmp(names[i][0], function) && is_same(names[i][1], text, n)) return 1;
     return 0;
 }
+
+#include "zero.c"

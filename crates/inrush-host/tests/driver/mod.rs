@@ -16,11 +16,15 @@ const INSIDE: &str = "INRUSH_FAKE_DRIVER";
 const KIND: &str = "INRUSH_FAKE_KIND";
 
 /// The kinds of devices that the library is a driver of, with the name of the library.
-const KINDS: [(&str, &str); 2] = [("cuda", "libcuda.so.1"), ("rocm", "libamdhip64.so.7")];
+const KINDS: [(&str, &str); 3] = [
+    ("cuda", "libcuda.so.1"),
+    ("rocm", "libamdhip64.so.7"),
+    ("xpu", "libze_loader.so.1"),
+];
 
 /// Every kind.
 #[allow(dead_code)] // Not every test is of all.
-pub const ALL: &[&str] = &["cuda", "rocm"];
+pub const ALL: &[&str] = &["cuda", "rocm", "xpu"];
 
 /// The machine that a test sees.
 pub struct Machine {
@@ -35,8 +39,10 @@ pub struct Machine {
     pub fails: Option<String>,
     /// The kinds of devices that the test is of; it runs once for each.
     pub kinds: &'static [&'static str],
-    /// The architecture of AMD's, with its features.
+    /// The architecture of AMD's, with its features, or the number of Intel's product.
     pub arch: &'static str,
+    /// Threads of a sub-group that kernels were built for, where the driver tells.
+    pub lanes: Option<u32>,
 }
 
 impl Default for Machine {
@@ -49,6 +55,7 @@ impl Default for Machine {
             fails: None,
             kinds: &["cuda"],
             arch: "gfx942:sramecc+:xnack-",
+            lanes: None,
         }
     }
 }
@@ -85,6 +92,9 @@ fn run(name: &str, machine: &Machine, kind: &str) {
     if machine.is_late {
         child.env("FAKE_LATE", "1");
     }
+    if let Some(lanes) = machine.lanes {
+        child.env("FAKE_LANES", lanes.to_string());
+    }
     if let Some(text) = &machine.fails {
         child.env("FAKE_FAIL", text);
     }
@@ -117,6 +127,12 @@ pub fn is_amd() -> bool {
     std::env::var(KIND).is_ok_and(|kind| kind == "rocm")
 }
 
+/// Returns true if the test's device is Intel's, whose driver captures nothing and has no batches.
+#[allow(dead_code)] // Likewise.
+pub fn is_intel() -> bool {
+    std::env::var(KIND).is_ok_and(|kind| kind == "xpu")
+}
+
 /// Returns the driver of the test's kind.
 #[allow(dead_code)] // Likewise.
 pub fn driver() -> Driver {
@@ -125,19 +141,24 @@ pub fn driver() -> Driver {
 
 /// Compiles the library, once for each text of it.
 fn compiled() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver/fake.c");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../inrush-host/tests/driver");
+    let source = folder.join("fake.c");
     let mut digest = std::hash::DefaultHasher::new();
-    std::fs::read(&source).unwrap().hash(&mut digest);
+    for file in ["fake.c", "zero.c"] {
+        std::fs::read(folder.join(file)).unwrap().hash(&mut digest);
+    }
     let kept =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{:x}.so", digest.finish()));
     if !kept.exists() {
-        let made = kept.with_extension(std::process::id().to_string());
+        // Tests of one process run at once.
+        let made = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR"));
+        let made = made.unwrap().into_temp_path();
         let done = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-pthread", "-o"])
-            .args([&made, &source])
+            .args([made.as_ref(), source.as_path()])
             .status();
         assert!(done.unwrap().success());
-        std::fs::rename(&made, &kept).unwrap();
+        made.persist(&kept).unwrap();
     }
     kept
 }
@@ -150,9 +171,14 @@ pub fn log(folder: &Path) -> Vec<String> {
     text.lines().map(str::to_string).collect()
 }
 
-/// Returns machine code as far as the driver looks: the head of an ELF file.
+/// Returns machine code as far as the driver looks: the head of an ELF file, or the first word of SPIR-V.
 pub fn code() -> Vec<u8> {
-    let mut code = b"\x7fELF".to_vec();
+    let head = if is_intel() {
+        0x0723_0203u32.to_le_bytes()
+    } else {
+        *b"\x7fELF"
+    };
+    let mut code = head.to_vec();
     code.resize(128, 0);
     code
 }

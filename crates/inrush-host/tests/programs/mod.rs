@@ -133,13 +133,13 @@ pub fn chain(count: usize) -> (Vec<Step>, usize) {
     (steps, count + 1)
 }
 
-/// Returns the target of a device: an H100, or an MI300X.
+/// Returns the target of a device: an H100, an MI300X or a Max 1550.
 fn target(device: Device) -> GpuTarget {
-    let is_amd = inrush_host::devices::name(device).starts_with("rocm");
-    let (backend, arch, warp) = if is_amd {
-        ("hip", "gfx942", 64)
-    } else {
-        ("cuda", "90", 32)
+    let name = inrush_host::devices::name(device);
+    let (backend, arch, warp) = match name.split(':').next() {
+        Some("rocm") => ("hip", "gfx942", 64),
+        Some("xpu") => ("xpu", "pvc", 32),
+        _ => ("cuda", "90", 32),
     };
     GpuTarget {
         backend: backend.into(),
@@ -196,6 +196,7 @@ pub fn program(
         vector_math: false,
         gpu: Some(Gpu {
             graphs: false,
+            keeps_arguments: false,
             target: target(device),
             device,
             kernels: vec![GpuKernel {
@@ -251,6 +252,7 @@ pub fn lowered(program: HostProgram) -> Lowered {
         complex: Default::default(),
         guards: Vec::new(),
         bounds: Vec::new(),
+        expected: Default::default(),
     };
     lowered.check().unwrap();
     lowered

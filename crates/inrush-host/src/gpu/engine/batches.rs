@@ -90,9 +90,9 @@ impl<H: Host> Frame<'_, H> {
         cached: &mut CachedTensors<H>,
     ) -> Result<(), Stop<H::Error>> {
         let one_by_one = || l.launches.iter().try_for_each(|x| self.launch(x));
-        let Code::Device(kernels) = self.code else {
+        if !matches!(self.code, Code::Device) {
             return one_by_one();
-        };
+        }
         let tries = &mut cached.batches[l.id];
         tries.calls += 1;
         if tries.refused || self.tuning.borrow().is_some() {
@@ -121,7 +121,7 @@ impl<H: Host> Frame<'_, H> {
             None => {
                 let one = |x: &plan::Launch| {
                     let packed = self.packed(x)?.to_vec();
-                    Ok((kernels[x.kernel].clone(), x.grid, packed))
+                    Ok((self.kernel(x)?.clone(), x.grid, packed))
                 };
                 let launches = l.launches.iter().map(one);
                 let launches = launches.collect::<inrush_base::Result<Vec<_>>>();

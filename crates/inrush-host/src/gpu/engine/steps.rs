@@ -2,6 +2,7 @@
 
 use super::{BoundPlan, CachedTensors, Code, Frame, Stop};
 use crate::devices;
+use crate::gpu::choose::Trial;
 use crate::gpu::driver::{Driver, Kernel};
 use crate::gpu::plan::{self, Launch, Op, Plan};
 use crate::host::Host;
@@ -60,15 +61,41 @@ impl<H: Host> Frame<'_, H> {
 
     /// Returns true if steps may be recorded: the first call that tunes issues them all.
     pub(in crate::gpu) fn may_record(&self) -> bool {
-        matches!(self.code, Code::Device(_)) && !self.recording && self.tuning.borrow().is_none()
+        matches!(self.code, Code::Device) && !self.recording && self.tuning.borrow().is_none()
     }
 
-    /// Returns the kernels, where a device runs them.
+    /// Returns the kernels that are loaded.
     pub(in crate::gpu) fn kernels(&self) -> Vec<Arc<Kernel>> {
-        match self.code {
-            Code::Device(kernels) => kernels.clone(),
-            Code::Interpreter(..) => Vec::new(),
+        self.engine.provided.all_loaded()
+    }
+
+    /// Returns the kernel of a launch, where a device runs it.
+    pub(super) fn kernel(&self, l: &Launch) -> Result<&Arc<Kernel>, Error> {
+        let gpu = self.program.gpu.as_ref();
+        let gpu = gpu.ok_or_else(|| Error::internal("no kernels"))?;
+        self.engine.provided.loaded(l.kernel, gpu)
+    }
+
+    /// Returns the kernel of its first launch, which is chosen among several where there are some.
+    fn first(&self, l: &Launch, arguments: &[u8]) -> Result<&Arc<Kernel>, Error> {
+        let provided = &self.engine.provided;
+        let driver = self.driver()?;
+        let (Some(gpu), true) = (&self.program.gpu, provided.is_chosen_later(l.kernel)) else {
+            return self.kernel(l);
+        };
+        // Work that is recorded is not run.
+        if self.recording || driver.is_capturing(self.stream)? {
+            return self.kernel(l);
         }
+        let memory = |w: &(plan::BaseId, u64, u64)| (self.bases[w.0 as usize] + w.1, w.2);
+        let trial = Trial {
+            driver,
+            stream: self.stream,
+            grid: l.grid,
+            arguments,
+            writes: l.writes.iter().map(memory).collect(),
+        };
+        provided.choose(l.kernel, gpu, &trial)
     }
 
     pub(in crate::gpu) fn device(&self) -> Device {
@@ -102,7 +129,7 @@ impl<H: Host> Frame<'_, H> {
                 self.launch(l)?;
             }
             // Other streams may read it.
-            if let Code::Device(_) = self.code {
+            if let Code::Device = self.code {
                 let driver = self.driver().map_err(Stop::Failed)?;
                 driver.synchronize(self.stream).map_err(Stop::Failed)?;
             }
@@ -171,7 +198,11 @@ impl<H: Host> Frame<'_, H> {
         let failed = |e: Error| Stop::Failed(e.context(self.title(l)));
         let mut bytes = self.packed(l).map_err(failed)?;
         match self.code {
-            Code::Device(kernels) => {
+            Code::Device => {
+                let kernel = match self.engine.provided.ready(l.kernel) {
+                    Some(kernel) => kernel,
+                    None => self.first(l, &bytes).map_err(failed)?,
+                };
                 if let (Some(t), Some(gpu)) = (self.tuning.borrow_mut().as_mut(), &self.program.gpu)
                 {
                     let address = |a: &(u32, plan::BaseId, u64)| self.bases[a.1 as usize] + a.2;
@@ -180,7 +211,7 @@ impl<H: Host> Frame<'_, H> {
                 }
                 // SAFETY: arguments were packed by the kernel's signature; addresses are of memory that lives until the
                 // work on this stream is done, since a host reuses it on the same stream only.
-                let done = unsafe { kernels[l.kernel].launch(l.grid, &mut bytes, self.stream) };
+                let done = unsafe { kernel.launch(l.grid, &mut bytes, self.stream) };
                 done.map_err(failed)
             }
             Code::Interpreter(code) => {
@@ -193,7 +224,7 @@ impl<H: Host> Frame<'_, H> {
         let address = |(base, offset): (plan::BaseId, u64)| self.bases[base as usize] + offset;
         let (to, from, bytes) = (address(c.to), address(c.from), c.bytes as usize);
         match self.code {
-            Code::Device(_) => {
+            Code::Device => {
                 let driver = self.driver().map_err(Stop::Failed)?;
                 // SAFETY: both are tensors of these bytes, which live as the arguments of launches do.
                 unsafe { driver.copy(to, from, bytes, self.stream) }.map_err(Stop::Failed)

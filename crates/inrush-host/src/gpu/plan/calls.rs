@@ -2,12 +2,23 @@
 
 use super::{Addresses, At, Copy, Launch, LibraryCall, Op, Operand, Planner, View};
 use crate::gpu::POINTER_ALIGNMENT;
+use crate::gpu::arguments::{Form, Made, Map, rank};
 use crate::gpu::cublas::Gemm;
 use crate::gpu::driver::Arguments;
 use crate::gpu::placement::Storage;
 use crate::program::{Argument, Library, LibraryOp, UserKernel};
 use inrush_base::{Error, Result};
 use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Packed arguments of a user's kernel.
+struct Passed {
+    arguments: Arguments,
+    addresses: Addresses,
+    maps: Vec<Map>,
+    /// Where the address of the scratch space goes.
+    scratch: u32,
+}
 
 impl Planner<'_> {
     /// Launches a kernel of the user's, after copies of what it writes and others read.
@@ -71,12 +82,62 @@ impl Planner<'_> {
         if grid.contains(&0) {
             return Ok(());
         }
+        let Passed {
+            arguments,
+            mut addresses,
+            maps,
+            scratch,
+        } = self.passed(k, &places)?;
+        addresses.extend(self.scratch(at, k.kernel, grid, scratch)?);
+        self.ops.push(Op::Launch(Launch {
+            kernel: k.kernel,
+            grid,
+            arguments: arguments.bytes().into(),
+            addresses: addresses.as_slice().into(),
+            maps: maps.into(),
+            writes: Box::default(),
+        }));
+        Ok(())
+    }
+
+    /// Packs the arguments of a user's kernel, whose tensors are at `places`.
+    fn passed(&mut self, k: &UserKernel, places: &[(At, u64)]) -> Result<Passed> {
+        let gpu = (self.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
+        let kernel = &gpu.kernels[k.kernel];
         let mut arguments = Arguments::default();
         let mut addresses: Addresses = SmallVec::new();
+        let (mut maps, mut descriptors) = (Vec::new(), 0);
         for (a, (name, ty)) in k.arguments.iter().zip(&kernel.signature) {
             if let Argument::Tensor(t) = a {
                 let (from, offset) = places[*t];
                 addresses.push((arguments.pointer(0) as u32, from.code(), offset));
+                continue;
+            }
+            if let Argument::Descriptor(t) = a {
+                let binary = self.provided.info(k.kernel)?;
+                let form = Form::of(binary, descriptors)?;
+                descriptors += 1;
+                let (sizes, strides) = self.described(k, *t, ty).map_err(|why| {
+                    let kernel = &kernel.function;
+                    why.context(format!("`{name}` of the Triton kernel `{kernel}`"))
+                })?;
+                let (from, offset) = places[*t];
+                let (place, tensor) = form.add(&mut arguments, &sizes, &strides)?;
+                addresses.push((place, from.code(), offset));
+                maps.extend(tensor.map(|tensor| {
+                    let known = (self.maps.iter()).find(|(b, o, m)| {
+                        (*b, *o) == (from.code(), offset) && *m.tensor() == tensor
+                    });
+                    let made = match known {
+                        Some((_, _, made)) => made.clone(),
+                        None => {
+                            let made = Arc::new(Made::new(tensor));
+                            self.maps.push((from.code(), offset, made.clone()));
+                            made
+                        }
+                    };
+                    Map::new(place, made)
+                }));
                 continue;
             }
             let narrow = |v: i64| {
@@ -103,16 +164,55 @@ impl Planner<'_> {
                 }
             };
         }
-        let place = arguments.finish(0) as u32;
-        addresses.extend(self.scratch(at, k.kernel, grid, place)?);
-        self.ops.push(Op::Launch(Launch {
-            kernel: k.kernel,
-            grid,
-            arguments: arguments.bytes().into(),
-            addresses: addresses.as_slice().into(),
-            maps: Box::default(),
-        }));
-        Ok(())
+        let scratch = arguments.finish(0) as u32;
+        Ok(Passed {
+            arguments,
+            addresses,
+            maps,
+            scratch,
+        })
+    }
+
+    /// Returns the sizes and strides of the tensor at a position of a launch, which a descriptor of the type `ty` is made of.
+    ///
+    /// # Errors
+    /// Those of `TensorDescriptor`, in its words, for what the copy engine does not take.
+    fn described(
+        &self,
+        k: &UserKernel,
+        t: usize,
+        ty: &str,
+    ) -> Result<(SmallVec<[i64; 6]>, SmallVec<[i64; 6]>)> {
+        let out = || {
+            let w = k.written.iter().position(|w| *w == t)?;
+            k.outs.get(w).copied()
+        };
+        let slot = (k.tensors[t].or_else(out)).ok_or_else(|| Error::internal("no tensor"))?;
+        let shape = self.shape(slot)?;
+        let Some((last, others)) = shape.strides.split_last() else {
+            return Err(Error::input("a descriptor of a tensor without dimensions"));
+        };
+        let multiple = |s: &i64| {
+            let bytes = u64::try_from(*s)
+                .ok()
+                .and_then(|s| s.checked_mul(shape.element));
+            bytes.is_some_and(|b| b.is_multiple_of(POINTER_ALIGNMENT))
+        };
+        let broken = if rank(ty) != Some(shape.sizes.len()) {
+            "rank mismatch"
+        } else if !others.iter().all(multiple) {
+            "strides must be 16-byte aligned"
+        } else if !shape.sizes.iter().all(|n| *n > 0) {
+            "shape must be positive"
+        } else if *last != 1 {
+            "Last dimension must be contiguous"
+        } else {
+            return Ok((shape.sizes, shape.strides));
+        };
+        Err(Error::input(format!(
+            "a descriptor of sizes {:?} and strides {:?}: {broken}",
+            shape.sizes, shape.strides
+        )))
     }
 
     /// Copies tensors that begin in the middle of others, where a kernel takes their addresses for multiples of 16 bytes.
@@ -141,7 +241,7 @@ impl Planner<'_> {
         match a {
             Argument::Size(id) => self.size(*id),
             Argument::Int(i) => Ok(*i),
-            Argument::Float(_) | Argument::Tensor(_) => {
+            Argument::Float(_) | Argument::Tensor(_) | Argument::Descriptor(_) => {
                 Err(Error::input("a stored graph is damaged: no integer"))
             }
         }

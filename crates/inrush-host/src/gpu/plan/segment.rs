@@ -79,7 +79,9 @@ impl Planner<'_> {
                 let Some(mut launch) = self.launch(at, s, step, &shape.sizes)? else {
                     continue;
                 };
-                for (_, base, offset) in &mut launch.addresses {
+                let addresses = launch.addresses.iter_mut().map(|(_, base, at)| (base, at));
+                let writes = launch.writes.iter_mut().map(|(base, at, _)| (base, at));
+                for (base, offset) in addresses.chain(writes) {
                     let from @ At::Loaded(_) = At::of(*base) else {
                         return Err(Error::internal("a load step reads what a call brings"));
                     };
@@ -164,7 +166,7 @@ impl Planner<'_> {
         let gpu = (self.program.gpu.as_ref()).ok_or_else(|| Error::internal("no kernels"))?;
         let signature = &gpu.kernels[kernel].signature;
         let values: SmallVec<[i64; 8]> = l.sizes.iter().map(|id| sizes[id.0 as usize]).collect();
-        let binary = self.binaries.get(kernel).map(|b| &b.info);
+        let binary = self.provided.info(kernel)?;
         let packed = pack(signature, binary, l.buffers.len(), &values)?;
         let mut addresses: Addresses = SmallVec::new();
         for (b, (place, begin)) in l.buffers.iter().zip(&packed.places) {
@@ -179,7 +181,39 @@ impl Planner<'_> {
             arguments: packed.arguments.bytes().into(),
             addresses: addresses.as_slice().into(),
             maps: packed.maps.into(),
+            writes: match self.provided.is_chosen_later(kernel) {
+                true => self.writes(at, s, &l.buffers, sizes)?,
+                false => Box::default(),
+            },
         }))
+    }
+
+    /// Returns the memory that a launch may write: all of its buffers that are not the caller's to read only.
+    fn writes(
+        &self,
+        at: usize,
+        s: &Segment,
+        buffers: &[BufferId],
+        sizes: &[i64],
+    ) -> Result<Box<[(BaseId, u64, u64)]>> {
+        let mut out = Vec::new();
+        for b in buffers {
+            let (buffer, mut root) = (&s.program.buffers[*b as usize], *b as usize);
+            let mut written = buffer.written;
+            while let Place::Alias { of, .. } = s.program.buffers[root].place {
+                root = of as usize;
+                written |= s.program.buffers[root].written;
+            }
+            let place = &s.program.buffers[root].place;
+            if written || !matches!(place, Place::Input { .. }) {
+                let (from, offset) = self.buffer(at, s, sizes, *b)?;
+                let bytes = sizes[buffer.bytes.0 as usize].max(0) as u64;
+                out.push((from.code(), offset, bytes));
+            }
+        }
+        out.sort_unstable();
+        out.dedup();
+        Ok(out.into())
     }
 
     /// Scratch space of a launch, if its kernel asks for any: it lives through the step.
@@ -190,7 +224,7 @@ impl Planner<'_> {
         grid: [u32; 3],
         place: u32,
     ) -> Result<Option<(u32, BaseId, u64)>> {
-        let each = self.binaries.get(kernel).map_or(0, |b| b.info.scratch);
+        let each = self.provided.info(kernel)?.map_or(0, |b| b.scratch);
         if each == 0 {
             return Ok(None);
         }
