@@ -24,7 +24,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import installed  # noqa: F401
-from kernel_results import differs
+from kernel_results import differs, types_within
 
 TORCH = {
     "i1": torch.bool, "u8": torch.uint8, "i8": torch.int8, "u16": torch.uint16, "i16": torch.int16,
@@ -89,6 +89,9 @@ class Kernels:
     def __init__(self, folder, index, target):
         self.folder, self.entries, self.target, self.built = folder, index["kernels"], target, {}
 
+    def types_within(self, plan):
+        return types_within(plan, lambda name: (self.folder / self.entries[name]["file"]).read_text())
+
     def launch(self, name, programs, values):
         entry = self.entries[name]
         if name not in self.built:
@@ -144,8 +147,9 @@ def run_case(kernels, folder, program, failures):
     for name, programs, values in prepare(plan, storage):
         kernels.launch(name, programs, values)
     torch.cuda.synchronize()
+    types = kernels.types_within(plan)
     for name, got in results(plan, storage):
-        problem = differs(got.cpu(), given[name], plan, 1e-4)
+        problem = differs(got.cpu(), given[name], types, 1e-4)
         if problem:
             failures.append(f"{program['name']} {name}: {problem} ({', '.join(program['kernels'])})")
 
@@ -189,7 +193,7 @@ def run_benchmark(kernels, program, failures, table, copies, compare):
     if kind:
         wide = [i.float() if i.dtype.is_floating_point else i for i in inputs]
         want = EAGER[kind](*wide).to(outputs[0].dtype)
-        problem = differs(outputs[0], want, plan, 1e-4)
+        problem = differs(outputs[0], want, kernels.types_within(plan), 1e-4)
         if problem:
             failures.append(f"{program['name']}: {problem}")
         del wide, want

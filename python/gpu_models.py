@@ -289,7 +289,7 @@ class Run:
         sys.path.append(os.path.join(HERE, "tests"))
         import user_kernels
 
-        for f, wanted in {**user_kernels.CASES, **user_kernels.LAUNCHED}.items():
+        for f, wanted in user_kernels.CASES.items():
             for dynamic in (False, True):
 
                 def one(f: Any = f, wanted: Any = wanted, dynamic: bool = dynamic) -> None:

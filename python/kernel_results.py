@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-# Types of arguments that are narrower than float64.
-NARROW = {"fp32", "fp16", "bf16"}
+# Relative bounds of results of a type, narrowest first, and Triton's names of the types.
+BOUNDS = {"bf16": ("bfloat16", 2e-2), "fp16": ("float16", 3e-3), "fp32": ("float32", None), "fp64": ("float64", 1e-10)}
 
 
-def bound_of(plan, dtype, float32):
-    """Returns the relative bound of a result of ``plan``, ``float32`` for that type. A float64 that may come from narrower values has it too."""
-    import torch
+# Floats of eight bits may be one step off; values that are made of such are not.
+FLOAT8 = {"torch.float8_e4m3fn": 0.13, "torch.float8_e5m2": 0.26, "torch.float8_e4m3fnuz": 0.13, "torch.float8_e5m2fnuz": 0.26}
 
-    if dtype == torch.float64:
-        types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
-        return float32 if types & NARROW else 1e-10
-    return {torch.bfloat16: 2e-2, torch.float16: 3e-3}.get(dtype, float32)
+
+def types_within(plan, text_of):
+    """Returns Triton's names of the types that values of ``plan`` have. ``text_of`` gives the source of a kernel by name: a value may be rounded to halves between two arguments of float32."""
+    types = {a["type"].removeprefix("tensordesc<").lstrip("*").partition("[")[0] for launch in plan["launches"] for a in launch["arguments"] if "type" in a}
+    texts = [text_of(name) for name in sorted({launch["kernel"] for launch in plan["launches"]})]
+    return types | {t for t in ("bf16", "fp16") if any(f"tl.{BOUNDS[t][0]}" in text for text in texts)}
+
+
+def bound_of(types, dtype, float32):
+    """Returns the relative bound of a result of ``dtype``, ``float32`` for that type. A value that may come from narrower ones has their bound: sums of another order round to another half here and there."""
+    if str(dtype) in FLOAT8:
+        return FLOAT8[str(dtype)]
+    bounds = {name: (float32 if bound is None else bound) for name, bound in BOUNDS.values()}
+    narrower = [bounds[BOUNDS[t][0]] for t in types if t in BOUNDS]
+    return max([bounds.get(str(dtype).removeprefix("torch."), float32), *narrower])
 
 
 # Rounding steps of the largest value in between that a result may be off by. A sum of n terms in any order is off by about the
@@ -41,8 +51,8 @@ def rounded_weights(plan, tensors):
     return max((float(t.max()) * torch.finfo(t.dtype).eps / 4 for t in halves if t.numel()), default=0.0)
 
 
-def differs(got, want, plan, float32, within=0.0, moved=0.0):
-    """Returns what is wrong with a result of ``plan``, or None. ``float32`` is the relative bound of that type, ``within`` the largest magnitude of values in between, ``moved`` what :func:`rounded_weights` gives."""
+def differs(got, want, types, float32, within=0.0, moved=0.0):
+    """Returns what is wrong with a result, or None. ``types`` is what :func:`types_within` gives, ``float32`` the relative bound of that type, ``within`` the largest magnitude of values in between, ``moved`` what :func:`rounded_weights` gives."""
     import torch
 
     if got.numel() == 0:
@@ -51,7 +61,7 @@ def differs(got, want, plan, float32, within=0.0, moved=0.0):
         bad = (got != want).flatten()
         at = int(bad.nonzero()[0]) if bad.any() else None
         return None if at is None else f"element {at} is {got.flatten()[at]}, not {want.flatten()[at]}"
-    bound = bound_of(plan, want.dtype, float32)
+    bound = bound_of(types, want.dtype, float32)
     a, b = got.double().flatten(), want.double().flatten()
     same = (a == b) | (a.isnan() & b.isnan())
     finite = b[b.isfinite()]

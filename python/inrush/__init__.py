@@ -7,6 +7,7 @@ its other functions:
     inrush.output_code(compiled)        the source of its graphs: files of Python that run without inrush
     inrush.options()                    the names that ``torch.compile(..., options={...})`` takes, with their defaults
     inrush.captures()                   what became of captured frames: restored, kept, or why not
+    inrush.remote_cache()               what became of the cache's second tier: entries found, stored, or why it is off
     inrush.warm_start(False)            do not keep what Dynamo captures on disk, nor look there
     inrush.torch_patches()              which functions of PyTorch are replaced, why, and what is off with this release
     inrush.aot_compile(program, path)   a package from an exported program
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from inrush.package import aot_compile as aot_compile
     from inrush.package import load as load
     from inrush.patches import torch_patches as torch_patches
+    from inrush.remote import remote_cache as remote_cache
     from inrush.report import Compilation as Compilation
     from inrush.report import GraphReport as GraphReport
     from inrush.report import compilations as compilations
@@ -58,6 +60,7 @@ _LAZY = {
     "GraphReport": "report",
     "output_code": "source",
     "captures": "capture.outcomes",
+    "remote_cache": "remote",
     "warm_start": "capture.install",
     "torch_patches": "patches",
 }

@@ -236,6 +236,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         settings = {
             "strict": options.strict,
             "inference": report.kind == "inference",
+            "keeps_arguments": report.kind != "backward" and not torch_internals.in_compiled_autograd(),
             "threads": options.threads,
             "fallback_random": options.fallback_random,
             "cudagraphs": options.cudagraphs,

@@ -31,12 +31,28 @@ def report_failure(gm: Any, kind: str, error: BaseException) -> tuple[str, str |
 
 
 def tell_cache() -> None:
-    """Warns, once for each cause, that what is built is kept in a temporary folder."""
-    notice = _native.cache_notice()
-    if notice is not None and notice not in _warned:
-        _warned.add(notice)
-        warnings.warn(notice, RuntimeWarning, stacklevel=2)
-        log.cache.warning(notice)
+    """Warns, once for each cause, that what is built is kept in a temporary folder, or that something is wrong with the second tier."""
+    for notice in (_native.cache_notice(), _native.remote_notice()):
+        if notice is not None and notice not in _warned:
+            _warned.add(notice)
+            warnings.warn(notice, RuntimeWarning, stacklevel=2)
+            log.cache.warning(notice)
+
+
+def tell_device(why: str) -> None:
+    """Warns, once for each cause, that graphs of a device have no kernels."""
+    text = f"inrush compiles nothing for this graph, whose operators PyTorch calls one by one: {why}"
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        log.fallback.warning(text)
+
+
+def tell_option(why: str) -> None:
+    """Warns, once for each cause, that an option has no effect on a device."""
+    if why not in _warned:
+        _warned.add(why)
+        warnings.warn(why, RuntimeWarning, stacklevel=2)
 
 
 def save(gm: Any, kind: str, cause: str) -> str | None:

@@ -22,9 +22,12 @@ def register_operator(schema: str, function: Callable[..., Any], *, device: str 
 
     ``schema`` is the operator's with its name, ``"mylib::scale(Tensor x, float by=2.0) -> Tensor"``. The function takes the arguments
     in the order of the schema and gives the results; what it writes, the schema says (``Tensor(a!) x``). ``device`` is ``"cpu"`` or
-    ``"cuda"``: then work goes to PyTorch's current stream. Operators that ``torch.library`` knows need no registration.
+    ``"cuda"`` (in builds of PyTorch for ROCm an AMD GPU) or ``"xpu"``: then work goes to PyTorch's current stream. Operators that
+    ``torch.library`` knows need no registration.
     """
+    from inrush import gpu
 
+    device = gpu.kind_of(device)
     _register(schema, lambda args: function(*args), device)
     _automatic.discard((schema.split("(")[0], device))
 
@@ -113,8 +116,14 @@ def _stream(args: Sequence[Any], results: Sequence[Any], stream: int) -> Any:
     """Makes the call's stream PyTorch's current one."""
     import torch
 
+    from inrush import gpu
+
     flat = [t for a in (*args, *results) for t in (a if isinstance(a, list) else [a])]
-    device = next((t.device for t in flat if isinstance(t, torch.Tensor) and t.device.type == "cuda"), None)
+    device = next((t.device for t in flat if isinstance(t, torch.Tensor) and t.device.type == gpu.torch_name()), None)
+    if device is not None and device.type == "xpu":
+        # A call's stream is PyTorch's current one; after work of PyTorch's own its events stand for the call's work too.
+        torch.zeros(1, device=device)
+        return contextlib.nullcontext()
     if device is None:
         return contextlib.nullcontext()
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TREES = "python.json"
 # Kinds of packages: of inrush, and those that PyTorch loads by itself.
 FORMATS = ("inrush", "aoti")
+# Forms in which packages hold kernels for GPUs.
+KERNELS = ("code", "source")
 
 
 def aot_compile(
@@ -34,6 +36,8 @@ def aot_compile(
     targets: Sequence[str] | None = None,
     libraries: bool = True,
     format: str = "inrush",
+    kernels: str = "code",
+    tune: bool = False,
 ) -> str:
     """Compiles an exported program into a package at ``path``.
 
@@ -45,6 +49,10 @@ def aot_compile(
     GPUs. Of a kernel with several configurations a target holds the fastest, where PyTorch has such a GPU here, else the first that
     builds.
 
+    With ``kernels="source"`` targets that are GPUs hold the Triton source of their kernels, which is built where the package is loaded
+    (``build_kernels`` of :func:`load`). Then no Triton is needed here, unless the program launches kernels of its own. With ``tune``
+    neighbouring tiles of each kernel are stored too: its first launch measures them and keeps the fastest.
+
     With ``format="aoti"`` PyTorch loads the package by itself: ``torch._inductor.aoti_load_package(path)``. It runs on the CPU if a
     target is one, else on a GPU of kind ``cuda``. Gives the path.
     """
@@ -52,14 +60,20 @@ def aot_compile(
     from torch.utils import _pytree as pytree
 
     # It imports PyTorch's compiler: seconds that a process that only loads packages does not wait.
+    from inrush import remote
     from inrush.triton import exported
 
+    remote.finish_at_exit()
     if not isinstance(program, torch.export.ExportedProgram):
         raise InputError(f"an ExportedProgram of torch.export is needed, not {type(program).__name__}")
     path = os.fspath(path)
     wanted = [target] if targets is None else list(targets)
     if not wanted:
         raise InputError("a package needs a target")
+    if kernels not in KERNELS:
+        raise InputError(f"packages hold kernels as {' or as '.join(map(repr, KERNELS))}, not as {kernels!r}")
+    if tune and kernels != "source":
+        raise InputError("`tune` measures where a package is loaded: it is for kernels='source'")
     if format not in FORMATS:
         raise InputError(f"there is no format {format!r} of packages: {' and '.join(FORMATS)} are")
     if format == "aoti":
@@ -70,11 +84,12 @@ def aot_compile(
     trees = {"inputs": pytree.treespec_dumps(spec.in_spec), "outputs": pytree.treespec_dumps(spec.out_spec)}
     with tempfile.TemporaryDirectory(prefix="inrush-") as folder:
         archive = os.path.join(folder, "program.pt2")
-        program, kernels = exported.prepare(program)
+        program, of_user = exported.prepare(program)
         torch.export.save(program, archive)
         made = path if format == "inrush" else os.path.join(folder, "package.inrush")
         # PyTorch reads the weights of an archive of its own.
-        _native.compile_package(archive, made, wanted, libraries, format == "inrush", operators.schemas(program), kernels)
+        schemas, panels = operators.schemas(program), format == "inrush"
+        _native.compile_package(archive, made, wanted, libraries, panels, kernels == "code", tune, schemas, of_user)
         if format == "aoti":
             _refuse_operators(made)
         with zipfile.ZipFile(made, "a", compression=zipfile.ZIP_STORED) as package:
@@ -106,13 +121,20 @@ def load(
     seed: int = 0,
     cuda_graphs: bool = False,
     concurrent: int = 4,
+    build_kernels: bool = False,
+    records: str | os.PathLike[str] | None = None,
 ) -> CompiledPackage:
     """Loads a package. No compiler is needed; weights are read from the file.
 
-    ``device`` is ``"cpu"`` or a GPU such as ``"cuda:0"``; ``"cuda"`` is PyTorch's current one. Without it that is the CPU if the
-    package has a target for one, else the first GPU. On a GPU calls take and give tensors of that device, on PyTorch's current
-    stream, in memory of PyTorch's allocator; they return before the work is done. With ``cuda_graphs`` calls are captured from the
+    ``device`` is ``"cpu"`` or a GPU such as ``"cuda:0"``, an AMD GPU in builds of PyTorch for ROCm, or ``"xpu:0"`` in those for Intel
+    GPUs; ``"cuda"`` is PyTorch's current one. Without it that is the CPU if the package has a target for one, else the first GPU. On a GPU calls take and give tensors of that device, on PyTorch's current
+    stream, in memory of PyTorch's allocator; they return before the work is done. On Intel GPUs, two threads that issue work at the same
+    time, eager PyTorch's included, need streams of their own. With ``cuda_graphs`` calls are captured from the
     second of the same sizes on. Up to ``concurrent`` calls are issued at once.
+
+    A package may hold the Triton source of its kernels. They are built in the background if ``build_kernels`` is true, which runs code
+    of the package in Triton's Python, so that only packages that are trusted should be loaded so. Built kernels are kept in the cache,
+    and in the folder ``records`` if one is named; where all are found, neither ``build_kernels`` nor Triton is needed.
 
     ``threads`` run each call on the CPU, by default PyTorch's. ``seed`` is that of the first call's random numbers where the
     program draws some; each call takes the next.
@@ -122,12 +144,15 @@ def load(
     """
     import torch
 
+    from inrush import gpu
+
     path = os.fspath(path)
     targets = _native.package_targets(path)
     if device is None:
-        device = "cpu" if any(name.startswith("cpu") for name, _ in targets) else "cuda:0"
+        device = "cpu" if any(name.startswith("cpu") for name, _ in targets) else f"{gpu.torch_name()}:0"
     on = _device(device)
-    operators.take_from_torch([s for name, called in targets if name.startswith(on.type) for s in called], on.type)
+    kind = gpu.kind_of(on.type)
+    operators.take_from_torch([s for name, called in targets if name.startswith(kind) for s in called], on.type)
     if on.type == "cpu":
         if cuda_graphs:
             raise InputError("CUDA graphs are for GPUs, not for the CPU")
@@ -137,10 +162,12 @@ def load(
             raise InputError(f"`threads` are the CPU's, the package is loaded for {on}")
         if concurrent < 1:
             raise InputError(f"{concurrent} calls at once: at least one is needed")
-        if torch.cuda.is_available():
+        if gpu.module().is_available():
             # PyTorch takes the device into use before inrush does.
-            torch.cuda.init()
-        compiled, inputs = _native.load_device_package(path, str(on), seed, cuda_graphs, concurrent)
+            gpu.module().init()
+        compiled, inputs = _native.load_device_package(path, str(on), seed, cuda_graphs, concurrent, build_kernels, records)
+        for note in compiled.notes():
+            log.package.warning(note)
     with zipfile.ZipFile(path) as package:
         trees = json.loads(package.read(TREES)) if TREES in package.namelist() else None
     return CompiledPackage(path, compiled, inputs, trees, on)
@@ -150,16 +177,19 @@ def _device(device: str | torch.device) -> torch.device:
     """The device with its index."""
     import torch
 
+    from inrush import gpu
+
     try:
         on = torch.device(device)
     except (RuntimeError, TypeError) as e:
         raise InputError(f"{device!r} is no device: {e}") from e
     if on.type == "cpu":
         return torch.device("cpu")
-    if on.type != "cuda":
-        raise InputError(f"packages run on `cpu` and `cuda`, not on {on}")
+    if on.type != gpu.torch_name():
+        outside = "; outside of PyTorch `inrush_runtime.load` runs them on all kinds" if on.type in ("cuda", "xpu") else ""
+        raise InputError(f"packages run on `cpu` and `{gpu.torch_name()}` in this build of PyTorch, not on {on}{outside}")
     if on.index is None:
-        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+        return torch.device(gpu.torch_name(), gpu.module().current_device() if gpu.module().is_available() else 0)
     return on
 
 

@@ -43,9 +43,9 @@ def register(name: str | None, kind: str, compiled: Any) -> None:
         _graphs.append(Graph(name, kind, weakref.ref(compiled)))
 
 
-def output_code(compiled: Any = None) -> list[str]:
+def output_code(compiled: Any = None, language: str = "python") -> list[str]:
     """Returns the source of each graph of a function or module that ``torch.compile(backend="inrush")`` gave, after a call of it: files of
-    Python that run without inrush. Without an argument these are all graphs of this process that are still in use, oldest first.
+    Python that run without inrush, or with ``language="cpp"`` of C++17, for graphs of a CPU that call no operator of PyTorch. Without an argument these are all graphs of this process that are still in use, oldest first.
 
     Modules of PyTorch's own classes, such as ``torch.nn.Linear``, share their captured code: the graphs of all of them are given.
 
@@ -58,15 +58,15 @@ def output_code(compiled: Any = None) -> list[str]:
         if not graphs:
             raise _native.InputError("no graph of it was compiled by inrush in this process: call it first; `inrush.last_compile()` tells of graphs that run eagerly")
     found = [(g.kind, g.compiled()) for g in graphs]
-    return [print_graph(function, kind) for kind, function in found if function is not None]
+    return [print_graph(function, kind, language) for kind, function in found if function is not None]
 
 
-def print_graph(compiled: Any, kind: str) -> str:
+def print_graph(compiled: Any, kind: str, language: str = "python") -> str:
     """Returns the source of one graph."""
     native = getattr(compiled, "compiled", compiled)
     if not isinstance(native, _native.Compiled):
         raise _native.UnsupportedError("the graph runs eagerly, so it has no source")
-    return native.source(kind)
+    return native.source(kind, language)
 
 
 def tell(compiled: Any, kind: str, folder: str | None) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any, Callable, Iterable, Iterator
 
 import torch
+from torch._dynamo import compiled_autograd
 from torch._dynamo import disable as _disable
 from torch._functorch._aot_autograd import autograd_cache
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache as BypassCache
@@ -22,6 +23,11 @@ from torch.autograd import forward_ad
 __all__ = ["BypassCache", "OutputCode"]
 
 check_cacheable = autograd_cache.check_cacheable
+
+
+def in_compiled_autograd() -> bool:
+    """Returns true while a graph of compiled autograd runs or is compiled, which takes its arguments over."""
+    return bool(getattr(compiled_autograd, "in_compiled_autograd_region", False))
 
 
 def name_of_graph(gm: Any) -> str | None:
@@ -367,7 +373,7 @@ def _some_triton_driver() -> Iterator[None]:
 
     before = driver._active
     try:
-        if before is None and not torch.cuda.is_available():
+        if before is None and not (torch.cuda.is_available() or torch.xpu.is_available()):
             driver.set_active(StandIn())
         yield
     finally:

@@ -7,7 +7,7 @@ Needs torchvision, timm and transformers. Weights are random, sizes small where 
 verdict, the largest error over all results relative to the tensor's norm, eager's, compile time, kernels; then what was refused,
 by reason. A model that is further from float64 than eager by much is run with other inputs: `far` where one of them is right,
 since a value that rounds to the other side of a step moves a result; else `wrong`. --some takes that many models at
-random, other ones every day unless --seed is given. --compile goes through torch.compile instead, with times, with --train
+random, those of INRUSH_SEED, else other ones every day, unless --seed is given. --compile goes through torch.compile instead, with times, with --train
 gradients and running statistics too. --captures calls each compiled model in two processes: what the first one captured the
 second has to find, `not kept` says why it does not.
 
@@ -124,7 +124,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
         sys.exit(f"unknown: {', '.join(unknown)}; --list prints the names")
     if options.some is None:
         return list(options.names or NAMES)
-    seed = options.seed if options.seed is not None else int(time.time()) // 86_400
+    seed = options.seed if options.seed is not None else int(os.environ.get("INRUSH_SEED") or time.time() // 86_400)
     print(f"models of seed {seed}: --some {options.some} --seed {seed} repeats them", flush=True)
     names = [n for n in options.names or NAMES if n not in LARGE]
     return random.Random(seed).sample(names, min(options.some, len(names)))

@@ -13,6 +13,8 @@ import json
 import os
 import pathlib
 import pickle
+import re
+import struct
 import subprocess
 import sys
 import threading
@@ -22,7 +24,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 # By kind of device: the driver's library, and the model that packages are for.
-KINDS = {"cuda": ("libcuda.so.1", "h100"), "rocm": ("libamdhip64.so.7", "mi300x")}
+KINDS = {"cuda": ("libcuda.so.1", "h100"), "rocm": ("libamdhip64.so.7", "mi300x"), "xpu": ("libze_loader.so.1", "max1550")}
+# Tests put another program in its place, which builds kernels.
+PYTHON = sys.executable
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target" / "release"
 
@@ -50,6 +54,59 @@ def compiled(folder, module, inputs, dynamic=None, name="m", targets="h100", opt
     return package
 
 
+# The type of a descriptor.
+DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
+# The machine's number of a type of elements, and its bytes.
+ELEMENTS = {"fp16": (6, 2), "fp32": (7, 4)}
+_BYTES = {"i1": 1, "i32": 4, "u32": 4, "fp32": 4}
+
+
+def places(signature, maps):
+    """By parameter: where its arguments begin, and their bytes. A descriptor is several; two addresses follow at the end."""
+    out, end = [], 0
+
+    def add(sizes):
+        nonlocal end
+        all = []
+        for size in sizes:
+            begin = -(-end // min(size, 64)) * min(size, 64)
+            all.append([begin, size])
+            end = begin + size
+        return all
+
+    for name, t in [*signature, ("scratch", "*i8"), ("profile", "*i8")]:
+        described = DESCRIPTOR.fullmatch(t)
+        rank = len(described[2].split(",")) if described else 0
+        first = [128] if maps else [8, *[8] * (2 * rank), 1]
+        out.append((t, add([*first, *[4] * rank, *[8] * rank] if described else [_BYTES.get(t, 8)])))
+    return out
+
+
+def plain(signature, maps, packed):
+    """Arguments with the address of a tensor in the place of its descriptor, as Triton's interpreter takes them."""
+    out = bytearray()
+    for t, all in places(signature, maps)[:-2]:
+        values = [packed[at : at + size] for at, size in all]
+        if described := DESCRIPTOR.fullmatch(t):
+            rank = len(described[2].split(","))
+            sizes, strides = values[-2 * rank : -rank], values[-rank:]
+            numbers = [int.from_bytes(v, "little") for v in (*sizes, *strides)]
+            if maps:
+                told = struct.unpack("<10Q5I2I", values[0][:108])
+                element = ELEMENTS[described[1]]
+                theirs = [*told[1 : 1 + rank][::-1], *[n // element[1] for n in told[6 : 5 + rank][::-1]], 1]
+                tile = [*told[10 : 10 + rank][::-1], *told[15:]]
+                assert tile == [*json.loads(f"[{described[2]}]"), rank, element[0]], f"a map of {told}"
+            else:
+                theirs = [int.from_bytes(v, "little") for v in values[1 : 1 + 2 * rank]]
+                assert values[1 + 2 * rank] == b"\0", "elements outside are no zeros"
+            assert theirs == numbers, f"a descriptor of {theirs} with sizes and strides {numbers}"
+            values = [values[0][:8], *sizes, *strides]
+        for value in values:
+            out += bytes(-len(out) % len(value)) + value
+    return bytes(out)
+
+
 class Machine:
     """A process with the driver. With `late`, work waits in its stream until something waits for the stream. `packages` are loaded
     ahead of PyTorch, so that their products are the driver's: PyTorch brings a cuBLAS for real GPUs, and packages that are loaded
@@ -67,7 +124,7 @@ class Machine:
         # The process's end is its own, so that the channel ends with it.
         self.channel, theirs = Pipe()
         with self.errors.open("w") as errors, theirs:
-            command = [sys.executable, __file__, "serve", theirs.fileno(), kind, *packages]
+            command = [PYTHON, __file__, "serve", theirs.fileno(), kind, *packages]
             keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL, "stderr": errors}
             self.process = subprocess.Popen([str(c) for c in command], env=env, **keep)
         self.lock = threading.Lock()
@@ -131,16 +188,26 @@ class Model:
         return self.machine.ask("signature", self.number)
 
 
-def worker(script, socket):
-    """The process that builds kernels, without Triton: machine code is the text of the request."""
+def worker(script, socket, refuses=lambda warps: False):
+    """The process that builds kernels, without Triton: machine code is the text of the request. `refuses` says which are refused."""
     spec = importlib.util.spec_from_file_location("worker", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
     def build(request):
+        if refuses(request["options"]["num_warps"]):
+            raise RuntimeError("no such device")
         text = pathlib.Path(request["source"]).read_text()
         kernel = {k: request[k] for k in ("function", "signature", "constants")} | {"text": text}
-        code = b"\x7fELF" + json.dumps(kernel).encode() + b"\0"
+        described = [DESCRIPTOR.fullmatch(t) for _, t in request["signature"]]
+        backend, arch = request["target"][:2]
+        kernel["maps"] = bool(backend == "cuda" and int(arch) >= 90 and any(described))
+        if kernel["maps"] or backend == "xpu":
+            # Arguments come one by one, of which the driver must know the sizes.
+            kernel = {"places": [at for _, all in places(request["signature"], kernel["maps"]) for at in all]} | kernel
+        head = bytes.fromhex("03022307") if backend == "xpu" else b"\x7fELF"
+        code = head + json.dumps(kernel).encode() + b"\0"
+        code += bytes(-len(code) % 4)
         os.makedirs(request["out"], exist_ok=True)
         module.place(request["out"], f"{request['id']}.cubin", code)
         has_ptx = request.get("ptx") and request["target"][0] == "cuda"
@@ -148,12 +215,51 @@ def worker(script, socket):
         path = os.path.join(request["out"], request["id"])
         warps = request["options"]["num_warps"]
         metadata = {"name": request["function"], "num_warps": warps, "num_ctas": 1, "shared": 0, "bytes": len(code)}
+        if kernel["maps"]:
+            metadata["tensordesc_meta"] = [
+                {"swizzle": 0, "elem_type": ELEMENTS[d[1]][0], "elem_size": ELEMENTS[d[1]][1], "fp4_padded": False}
+                | {"block_size": json.loads(f"[{d[2]}]")}
+                for d in described
+                if d
+            ]
         return {"binary": f"{path}.cubin", "metadata": metadata} | ({"ptx": has_ptx and f"{path}.ptx"} if request.get("ptx") else {})
 
     sys.modules["triton"] = types.SimpleNamespace(__version__="interpreted")
     module.build, module.begin, module.leave_out_digest = build, lambda folder: None, lambda release: None
     sys.argv = [script, socket]
     module.main()
+
+
+def interpret_kernels(native):
+    """Has the driver run kernels in Triton's interpreter. The result must be kept."""
+    from inrush.triton import interpreter
+
+    @functools.cache
+    def kernel(text):
+        k = json.loads(text)
+        return interpreter.kernel(k["text"], k["function"], [tuple(p) for p in k["signature"]], list(k["constants"].items()))
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p, ctypes.c_size_t)
+    def interpret(text, grid, arguments, bytes_):
+        try:
+            made, packed = kernel(text), ctypes.string_at(arguments, bytes_)
+            if any(t.startswith("tensordesc<") for _, t in made[1]):
+                packed = plain(made[1], json.loads(text)["maps"], packed)
+            interpreter.launch(made, [grid[k] for k in range(3)], packed)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(3)
+
+    native.fake_interpret(interpret)
+    return interpret
+
+
+def program(kind, library, *words):
+    """Runs the `main` of a program that is a library, over the driver."""
+    interpret = interpret_kernels(ctypes.CDLL(KINDS[kind][0]))
+    assert interpret
+    arguments = [w.encode() for w in (library, *words)]
+    return ctypes.CDLL(library).main(len(arguments), (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None))
 
 
 def serve(channel, kind, *packages):
@@ -167,22 +273,8 @@ def serve(channel, kind, *packages):
     models = [runtime.load(package, device=f"{kind}:0", flat=True) for package in packages]
     import torch
 
-    from inrush.triton import interpreter
-
-    @functools.cache
-    def kernel(text):
-        k = json.loads(text)
-        return interpreter.kernel(k["text"], k["function"], [tuple(p) for p in k["signature"]], list(k["constants"].items()))
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p, ctypes.c_size_t)
-    def interpret(text, grid, arguments, bytes_):
-        try:
-            interpreter.launch(kernel(text), [grid[k] for k in range(3)], ctypes.string_at(arguments, bytes_))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(3)
-
-    native.fake_interpret(interpret)
+    interpret = interpret_kernels(native)
+    assert interpret
 
     def host(x):
         """A result in memory of the host."""
@@ -234,7 +326,13 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "serve":
         serve(*rest)
+    elif what == "program":
+        # The program's threads end with it.
+        code = program(*rest)
+        sys.stdout.flush()
+        os._exit(code)
     elif rest[0] == "-c":
         print("interpreted")
     else:
-        worker(*rest)
+        # A python that refuses all kernels, or those of some warps.
+        worker(*rest, refuses=lambda warps: what in ("refuse", f"refuse{warps}"))

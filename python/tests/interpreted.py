@@ -229,7 +229,7 @@ def cases(row):
         yield f"{pointers} pointers", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), pointers=p)
         yield f"{pointers} pointers, dynamic", lambda p=pointers: compare(transposed, (torch.randn(40, 72),), True, pointers=p)
     yield "eight bits", lambda: eight_bits(x)
-    yield "eight bits that this GPU does not convert", lambda: compare(lambda a: (a * 2).to(torch.float8_e4m3fnuz).float() + 1, (x,))
+    yield "eight bits without a type of Triton's", lambda: compare(lambda a: (a * 2).to(torch.float8_e4m3fnuz).float() + 1, (x,))
     yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     for name in ("convolutional", "attention", "group_norm"):

@@ -513,7 +513,7 @@ def test_a_package_for_a_gpu_asks_for_its_runner(tmp_path, capfd):
     extract(path, tmp_path / "p")
     container = Container(tmp_path / "p", device=None)
     other = ctypes.c_void_p()
-    for device, why in ((b"cpu", "was compiled for cuda:h100"), (b"cuda:x", "unknown device `cuda:x`"), (b"xpu:0", "no executor")):
+    for device, why in ((b"cpu", "was compiled for cuda:h100"), (b"cuda:x", "unknown device `cuda:x`"), (b"xpu:0", "has no target for `xpu:0`, only cuda:h100")):
         assert why in container("CreateWithDevice", ctypes.c_size_t(1), device, None, handle=ctypes.byref(other), failure=True)
         assert other.value is None
 

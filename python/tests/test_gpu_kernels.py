@@ -8,8 +8,11 @@ import sys
 
 import pytest
 
+import inrush
+
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 HERE = os.path.dirname(__file__)
+SHIMS = os.path.join(os.path.dirname(os.path.abspath(inrush.__file__)), "triton", "interpreter_shims.py")
 
 
 def lines(script, *args, env=None):
@@ -21,8 +24,23 @@ def lines(script, *args, env=None):
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    return lines("interpreted_kernels.py", env={"INRUSH_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))})
+def printed(tmp_path_factory):
+    """A folder for the sources of the graphs."""
+    return tmp_path_factory.mktemp("printed")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory, printed):
+    return lines("interpreted_kernels.py", env={"INRUSH_CACHE_DIR": str(tmp_path_factory.mktemp("cache")), "PRINTED": str(printed)})
+
+
+def test_printed_graphs_give_what_the_kernels_say(rows, printed, tmp_path):
+    """In the interpreter, without inrush; some are built for a GPU that is not there, too."""
+    assert len(os.listdir(printed)) > 25
+    ran = lines("run_printed.py", str(printed), SHIMS, env={"TRITON_INTERPRET": "1"})
+    ran |= lines("run_printed.py", str(printed), "build", "host_descriptor 0", "tuned_warps 0", env={"TRITON_CACHE_DIR": str(tmp_path)})
+    failed = [f"{r['name']}: {r['failed']}" for r in ran.values() if r["failed"]]
+    assert not failed, "\n".join(failed)
 
 
 def test_results_are_what_the_kernels_say(rows):
@@ -32,7 +50,7 @@ def test_results_are_what_the_kernels_say(rows):
 
 def test_kernels_with_one_configuration_are_launched_natively(rows):
     for name, row in rows.items():
-        if name != "tuned, dynamic":
+        if name not in ("tuned, dynamic", "broken", "broken later"):
             assert not row["called"], row
             assert any(k.startswith("triton.") for k in row["kernels"]), row
     assert [k for k in rows["in_order"]["kernels"] if k.startswith("triton.")] == ["triton.add_kernel", "triton.scale_kernel"] * 2
@@ -49,7 +67,16 @@ def test_tuned_kernels_are_launched_by_triton_once(rows):
 
 
 def test_graphs_with_kernels_are_cached(rows):
-    assert rows["by_lambda, then from the cache"]["cache"] == ["hit, not traced"]
+    for name in ("by_lambda", "descriptors"):
+        assert rows[f"{name}, then from the cache"]["cache"] == ["hit, not traced"], rows[f"{name}, then from the cache"]
+
+
+def test_descriptors_that_break_a_rule_are_launched_by_triton(rows):
+    """Which raises what it raises in eager mode. Where sizes are symbols, other graphs stay native."""
+    rule = "triton.host_descriptor_kernel: Triton launches this kernel: the descriptor of `source`: a stride is no multiple of 16 bytes"
+    for name in ("broken", "broken later"):
+        assert rows[name]["called"] == [rule] and rows[name]["raised"] == "AssertionError: strides must be 16-byte aligned", rows[name]
+    assert rows["broken later"]["first"] == [], rows["broken later"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +93,7 @@ def test_joined_parts_with_pointers_of_other_types_are_built(built):
 
 
 def test_kernels_with_numbers_of_eight_bits_and_with_tensor_maps_are_built(built):
-    for name in ("eight bits", "map"):
+    for name in ("eight bits", "map", "descriptors", "descriptors on a100"):
         assert built[name]["failed"] is None and built[name]["kernels"], built[name]
 
 

@@ -312,6 +312,78 @@ def test_amd_gpus_run_models(tmp_path):
     assert "HIP 6.3, devices of architecture gfx942, gfx942" in doctor and "interpreted in " in doctor, doctor
 
 
+class Kept(torch.nn.Module):
+    """A counter that calls write, a number of the host's, and a choice of the data's."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.linear = torch.nn.Linear(5, 3)
+
+    def forward(self, x, n):
+        y = self.linear(x)
+        self.count += y.sum(0)
+        chosen = torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y * 2, (y,))
+        return chosen * n + self.count, x.argsort(1)
+
+
+def test_intel_gpus_run_models(tmp_path):
+    torch.manual_seed(0)
+    batch = {0: Dim("batch", max=64)}
+    square = torch.randn(4, 4)
+    cases = [
+        (Classifier(), [(torch.randn(n, 3, 6, 6),) for n in (2, 2, 2, 2, 5)], {"dynamic": (batch,)}),
+        (halves, [(torch.randn(16, 16),)], {}),
+        (branches, [(square.abs(),), (-square.abs(),)], {}),
+        (reordered, [(torch.randn(5, 7),)], {}),
+        (arithmetic, [(c(4, 8), c(4, 8))], {}),
+        (viewed_around, [(torch.randn(6, 5),), (-torch.randn(5, 6).abs().T,)], {}),
+        (Kept(), [(torch.randn(4, 5), torch.tensor(float(k))) for k in range(4)], {}),
+    ]
+    log = check(tmp_path, cases, kind="xpu")
+    launches = [line for line in log if "launch " in line]
+    threads = {int(line.split("threads=")[1].split()[0]) for line in launches}
+    assert launches and threads and all(n % 32 == 0 and n <= 1024 for n in threads), threads
+    assert not any(line.startswith(("graph", "gemm")) for line in log), "launches are issued one by one, and no library multiplies"
+    shown = tool(tmp_path, "inspect", tmp_path / "m0.inrush", "--stage", "summary").stdout
+    assert shown.startswith("target xpu:max1550 (pvc): ") and " 0 products by a library" in shown and "no PTX" in shown, shown[:300]
+    found = {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = tool(tmp_path, "run", tmp_path / "m1.pt2", "--device", "xpu:0", "--seconds", "0", env=found)
+    assert done.returncode == 0 and "on xpu:0, pvc" in done.stdout, done
+    done = tool(tmp_path, "run", tmp_path / "m1.inrush", "--device", "xpu:0", "--cuda-graphs", env=found)
+    assert done.returncode == 2 and "Level Zero 1.9 captures no calls" in done.stderr, done
+    doctor = tool(tmp_path, "doctor", env=found).stdout
+    assert "Level Zero 1.9, devices of architecture pvc, pvc" in doctor, doctor
+    line = next(line for line in doctor.splitlines() if " xpu " in line)
+    assert "Triton's back end `intel` is missing; install `triton-xpu`" in line and "SYCL_UR_USE_LEVEL_ZERO_V2=1" in line, line
+
+
+def test_intel_weights_are_replaced_while_calls_run(tmp_path):
+    torch.manual_seed(0)
+    module, x = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.GELU(), torch.nn.Linear(7, 2)).eval(), torch.randn(3, 5)
+    package = compiled(tmp_path, module, (x,), targets="max1550")
+    other = copy.deepcopy(module)
+    for p in other.parameters():
+        p.data.mul_(2)
+    with Machine(tmp_path, [package], kind="xpu") as machine, torch.no_grad():
+        model = machine.models[0]
+        for current, new in ((module, other), (other, module)):
+            torch.testing.assert_close(model(x)[0], current(x))
+            model.update_weights(dict(new.state_dict()))
+            torch.testing.assert_close(model(x)[0], current(x))
+            model.swap_weights()
+            torch.testing.assert_close(model(x)[0], new(x))
+            model.update_weights(dict(current.state_dict()))
+        kept = model.weights()
+    assert kept and all(torch.equal(v, module.state_dict()[k]) for k, v in kept.items())
+
+
+def test_a_triton_without_the_back_end_says_what_has_it(tmp_path):
+    pytest.importorskip("triton")
+    with pytest.raises(RuntimeError, match="no back end `intel` for target `xpu`.*the package `triton-xpu`"):
+        compiled(tmp_path, Of(lambda _, x: x.sin() + 1, 1), (torch.randn(4),), targets="b580", python=sys.executable)
+
+
 def number_after(code, key):
     """The number that follows a key in the notes of machine code, which are in MessagePack."""
     at = code.index(key) + len(key)

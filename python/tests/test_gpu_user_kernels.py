@@ -290,6 +290,7 @@ def captures(monkeypatch):
             return 0
 
     monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: True)
+    monkeypatch.setattr(torch.utils._triton, "has_triton_tensor_descriptor_host_tma", lambda: True)
     monkeypatch.setattr(driver, "_active", StandIn())
     torch._dynamo.reset()
 
@@ -297,9 +298,10 @@ def captures(monkeypatch):
 def launches():
     if importlib.util.find_spec("triton") is None:
         return []
-    from user_kernels import CASES, between_others, by_lambda, in_order, rows, tuned
+    from user_kernels import CASES, between_others, by_lambda, deep_descriptors, in_order, mixed_descriptors, rows, tuned
 
-    return [(f, want, f in (by_lambda, in_order, rows, between_others, tuned)) for f, want in CASES.items()]
+    dynamic = (by_lambda, in_order, rows, between_others, tuned, deep_descriptors, mixed_descriptors)
+    return [(f, want, f in dynamic) for f, want in CASES.items()]
 
 
 @pytest.mark.parametrize(("function", "wanted", "dynamic"), launches(), ids=lambda v: getattr(v, "__name__", None))
@@ -321,6 +323,61 @@ def test_launches_that_dynamo_captured(function, wanted, dynamic, tmp_path, mach
         got = model(*ours)
         for want, have in zip((*pytree.tree_leaves(wanted(*theirs)), *theirs), (*got, *ours), strict=True):
             torch.testing.assert_close(have, want)
+
+
+def described(folder, target, rows=7):
+    """A package whose kernels take descriptors, and what it must give."""
+    from exported_kernels import ROWS, Module
+    from user_kernels import CASES, mixed_descriptors
+
+    def drawn(rows):
+        return torch.randn(rows, 18), torch.randn(rows, 18)
+
+    module = Module(lambda _, x, y: mixed_descriptors(x, y))
+    program = torch.export.export(module, drawn(rows), dynamic_shapes=({0: ROWS}, {0: ROWS}), strict=True)
+    path = str(folder / "m.inrush")
+    inrush.aot_compile(program, path, targets=[target], libraries=False)
+    return path, CASES[mixed_descriptors], drawn
+
+
+@pytest.mark.parametrize(("target", "kind", "capability"), [("a100", "cuda", "80"), ("mi300x", "rocm", "90"), ("max1550", "xpu", "90")])
+def test_descriptors_are_expanded_where_no_engine_takes_maps(target, kind, capability, tmp_path, interpreted, captures, monkeypatch):
+    path, wanted, drawn = described(tmp_path, target)
+    monkeypatch.setenv("FAKE_CAPABILITY", capability)
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    with Machine(folder, kind=kind) as machine:
+        model = machine.load(path)
+        for count in (7, 11):
+            given = drawn(count)
+            for want, have in zip(wanted(*given), model(*given), strict=True):
+                torch.testing.assert_close(have, want)
+        seen = machine.seen()
+    assert sum("mixed_descriptor_kernel" in line for line in seen) == 4 and not any("tensor map" in line for line in seen), seen
+
+
+def test_equal_descriptors_are_made_once(tmp_path, machine, interpreted, captures):
+    path, wanted, drawn = described(tmp_path, "h100")
+    model = machine.load(path)
+    given = drawn(7)
+    for calls in range(3):
+        machine.seen()
+        for want, have in zip(wanted(*given), model(*given), strict=True):
+            torch.testing.assert_close(have, want)
+        maps = [line for line in machine.seen() if "tensor map" in line]
+        # Four parameters: the source of both launches, and a target of each. Memory of later calls is where it was.
+        assert len(maps) == (3 if calls == 0 else 0), maps
+        assert all(line == "tensor map rank=2 sizes=20,7 tile=16,16" for line in maps), maps
+
+
+def test_descriptors_that_no_device_takes_are_refused(tmp_path, interpreted, captures):
+    from exported_kernels import Module
+    from user_kernels import broken_descriptor
+
+    given = torch.randn(7, 18), torch.randn(7, 18)
+    program = torch.export.export(Module(lambda _, x, y: broken_descriptor(x, y)), given, strict=True)
+    with pytest.raises(inrush.UnsupportedError, match=r"`host_descriptor_kernel` \(File .* cannot be packaged: the descriptor of `source`: a stride"):
+        inrush.aot_compile(program, str(tmp_path / "m.inrush"), targets=["h100"])
 
 
 def test_triton_builds_them_for_several_gpus(tmp_path, monkeypatch):

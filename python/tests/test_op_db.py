@@ -1,4 +1,4 @@
-"""A share of PyTorch's own operator samples, another one every day, against eager and `docs/coverage.md`; and the table itself.
+"""A share of PyTorch's own operator samples, another one for each commit, against eager and `docs/coverage.md`; and the table itself.
 
 `cargo xtask coverage` runs them all.
 """
@@ -19,7 +19,7 @@ from op_db import attempt, compare, layouts, samples, table
 
 TABLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "coverage.md")
 # Which operators, how many, in how many seconds.
-SEED = int(os.environ.get("INRUSH_OP_DB_SEED", time.time() // 86400))
+SEED = int(os.environ.get("INRUSH_OP_DB_SEED") or os.environ.get("INRUSH_SEED") or time.time() // 86400)
 COUNT = int(os.environ.get("INRUSH_OP_DB_COUNT", "36"))
 SECONDS = float(os.environ.get("INRUSH_OP_DB_SECONDS", "120"))
 # Share of operators that must be lowered forward in float32.

@@ -101,6 +101,34 @@ def host_descriptor_kernel(source, target, BLOCK: tl.constexpr):
     target.store([y, x], source.load([y, x]) * 4)
 
 
+@triton.autotune(configs=[triton.Config({}, num_warps=2), triton.Config({}, num_warps=4)], key=[])
+@triton.jit
+def tuned_descriptor_kernel(source, target, BLOCK: tl.constexpr):
+    y, x = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    target.store([y, x], source.load([y, x]) * 4)
+
+
+@triton.jit
+def mixed_descriptor_kernel(bias, by, source, negate, target, n, BLOCK: tl.constexpr):
+    """Descriptors between arguments of other kinds."""
+    y, x = tl.program_id(0) * BLOCK, tl.program_id(1) * BLOCK
+    value = source.load([y, x]) * by + tl.load(bias)
+    target.store([y, x], tl.where(negate, -value, value) + n)
+
+
+@triton.jit
+def deep_descriptor_kernel(source, target, DEEP: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    at = [tl.program_id(0) * DEEP, tl.program_id(1) * HIGH, tl.program_id(2) * WIDE]
+    target.store(at, source.load(at) + 1)
+
+
+@triton.jit
+def line_descriptor_kernel(source, BLOCK: tl.constexpr):
+    """Changes its argument."""
+    at = [tl.program_id(0) * BLOCK]
+    source.store(at, source.load(at) * 2)
+
+
 def blocks(n):
     return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
@@ -217,13 +245,65 @@ def device_descriptor(x, y):
 
 
 def host_descriptor(x, y):
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
     x = padded(x)
     out = torch.empty_like(x)
-    source, target = (TensorDescriptor.from_tensor(t, [16, 16]) for t in (x, out))
-    host_descriptor_kernel[(triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 16))](source, target, BLOCK=16)
+    host_descriptor_kernel[grid_of(x, 16, 16)](*tiles(x, out), BLOCK=16)
     return out[:, : y.shape[1]] + y
+
+
+def tiles(*tensors, block=(16, 16)):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return [TensorDescriptor.from_tensor(t, list(block)) for t in tensors]
+
+
+def grid_of(x, *block):
+    return tuple(triton.cdiv(n, b) for n, b in zip(x.shape, block))
+
+
+def tuned_descriptor(x, y):
+    x = padded(x)
+    out = torch.empty_like(x)
+    tuned_descriptor_kernel[grid_of(x, 16, 16)](*tiles(x, out), BLOCK=16)
+    return out[:, : y.shape[1]] + y
+
+
+def mixed_descriptors(x, y):
+    """Two launches read one tensor by equal descriptors."""
+    wide = padded(x) + 1
+    out, more = torch.empty_like(wide), torch.empty_like(wide)
+    (source, first), (again, second) = tiles(wide, out), tiles(wide, more)
+    mixed_descriptor_kernel[grid_of(wide, 16, 16)](y, 0.5, source, True, first, x.shape[0], BLOCK=16)
+    mixed_descriptor_kernel[grid_of(wide, 16, 16)](y, 2.0, again, False, second, 7, BLOCK=16)
+    return out[:, : y.shape[1]] * 2, more[:, : y.shape[1]] - y
+
+
+def deep_descriptors(x, y):
+    """Three dimensions in another order than memory's, in halves."""
+    wide = F.pad(x, (0, -x.shape[1] % 8)).half()
+    source = torch.stack([wide, wide + 1]).transpose(0, 1)
+    target = torch.empty_like(source)
+    deep_descriptor_kernel[grid_of(source, 4, 2, 16)](*tiles(source, target, block=(4, 2, 16)), DEEP=4, HIGH=2, WIDE=16)
+    return target.float()[:, :, : y.shape[1]]
+
+
+def descriptor_of_part(x, y):
+    """Changes a part of an argument that begins in its middle, at a multiple of 16 bytes."""
+    part = x.view(-1)[4:52]
+    line_descriptor_kernel[(3,)](*tiles(part, block=(16,)), BLOCK=16)
+    return x + y
+
+
+def broken_descriptor(x, y):
+    """Rows begin at multiples of 8 bytes: no device takes such a descriptor, nor does `TensorDescriptor`."""
+    out = torch.empty_like(x)
+    host_descriptor_kernel[grid_of(x, 16, 16)](*tiles(x, out), BLOCK=16)
+    return out + y
+
+
+def doubled_part(x, y):
+    x.view(-1)[4:52].mul_(2)
+    return x + y
 
 
 @triton_op("inrush_tests::add", mutates_args={})
@@ -255,9 +335,9 @@ CASES = {
     tuned_heuristic_warps: lambda x, y: x * 8 + 1 + y,
     tuned_warps: lambda x, y: x * 2 + 5 + y,
     device_descriptor: lambda x, y: x * 2 + y,
-}
-
-# What Dynamo captures on a GPU only: Triton launches the kernels.
-LAUNCHED = {
     host_descriptor: lambda x, y: x * 4 + y,
+    tuned_descriptor: lambda x, y: x * 4 + y,
+    mixed_descriptors: lambda x, y: ((-((x + 1) * 0.5 + y[0, 0]) + x.shape[0]) * 2, (x + 1) * 2 + y[0, 0] + 7 - y),
+    deep_descriptors: lambda x, y: torch.stack([x.half() + 1, x.half() + 1 + 1]).transpose(0, 1).float(),
+    descriptor_of_part: doubled_part,
 }

@@ -151,9 +151,10 @@ impl Compiled {
         self.python
     }
 
-    /// Returns the graph as the source of a Python file, in which it is called `name`.
-    fn source(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        crate::source::python(py, &self.ready(py)?.0, name)
+    /// Returns the graph as the source of a file of `language`, `python` or `cpp`, in which it is called `name`.
+    #[pyo3(signature = (name, language="python"))]
+    fn source(&self, py: Python<'_>, name: &str, language: &str) -> PyResult<String> {
+        crate::source::print(py, &self.ready(py)?.0, name, language)
     }
 
     /// How `pickle` writes it: the program and the report as bytes, the objects as a list in which operators stand by name.
@@ -241,6 +242,7 @@ pub fn compile_fx(
             "strict" => settings.strict = v.extract()?,
             "fallback_random" => settings.fallback_random = v.extract()?,
             "inference" => settings.inference = v.extract()?,
+            "keeps_arguments" => settings.keeps_arguments = v.extract()?,
             "threads" => settings.threads = Some(v.extract()?),
             "trace" => settings.trace = Some(v.extract()?),
             "cudagraphs" => settings.graphs = v.extract()?,

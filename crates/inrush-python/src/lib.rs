@@ -14,6 +14,7 @@
 //! callable   the Python object that is called
 //! overlap    aliasing of tensors, for guards
 //! package    exported programs, compiled ahead of time and loaded
+//! remote     second tier of the cache, for what Python keeps
 //! source     compiled graphs as source
 //! errors     inrush's errors as Python exceptions
 //! ```
@@ -35,6 +36,7 @@ mod host;
 mod operators;
 mod overlap;
 mod package;
+mod remote;
 mod source;
 
 use pyo3::prelude::*;
@@ -68,6 +70,13 @@ mod _native {
         inrush_cpu::detect().name()
     }
 
+    /// Says why kernels cannot be issued on the current stream of a kind's first device in this process; None if they can.
+    #[pyfunction]
+    fn refusal(py: Python<'_>, torch_name: &str) -> PyResult<Option<String>> {
+        let device = host::kinds::kinds(py)?.parse(torch_name)?;
+        Ok(host::kinds::refusal(py, device).map(|e| e.message().to_string()))
+    }
+
     /// Starts the processes that build kernels for GPUs, in the background.
     #[pyfunction]
     fn warm_triton(py: Python<'_>) -> PyResult<()> {
@@ -84,6 +93,18 @@ mod _native {
     #[pyfunction]
     fn cache_notice() -> Option<String> {
         inrush_runtime::cache::CachePlace::find().notice
+    }
+
+    #[pymodule_export]
+    use super::remote::{
+        cache_stored, finish_cache, remote_fetch, remote_notice, remote_status, remote_store, touch,
+    };
+
+    /// Makes tiers over networks known.
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        inrush_remote::install();
+        Ok(())
     }
 
     /// Returns true if an expression of sizes can represent a SymInt. Any other has to be computed

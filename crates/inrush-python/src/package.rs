@@ -26,7 +26,7 @@ use inrush_host::program::HostProgram;
 use inrush_host::{dtype_code, dtype_of};
 use inrush_package::{Cpu, Package, TargetParts, WeightData, aoti};
 use inrush_program::parts::operator_calls;
-use inrush_program::{InputType, Program, Reads};
+use inrush_program::{GpuKernel, InputType, Program, Reads};
 use inrush_runtime::cache::Cache;
 use inrush_runtime::cc::{Compiler, Target};
 use inrush_runtime::tensor::{contiguous_strides, extent};
@@ -44,7 +44,7 @@ use std::time::Duration;
 
 /// Compiles the archive that `torch.export.save` wrote at `archive` into a package at `output`, for all `targets`. Matrix
 /// products on GPUs are calls of cuBLAS if `libraries` is true. Weights of a package for one CPU are stored in panels if `panels` is
-/// true. `operators` are the schemas of operators that are not PyTorch's; `kernels` are the user's Triton kernels that the archive launches: `inrush.triton.exported.Exported`.
+/// true. Without `build` targets that are GPUs hold the source of their kernels, with `tune` that of neighbouring tiles too. `operators` are the schemas of operators that are not PyTorch's; `kernels` are the user's Triton kernels that the archive launches: `inrush.triton.exported.Exported`.
 #[pyfunction]
 pub fn compile_package(
     py: Python<'_>,
@@ -53,6 +53,8 @@ pub fn compile_package(
     targets: Vec<String>,
     libraries: bool,
     panels: bool,
+    build: bool,
+    tune: bool,
     operators: Vec<String>,
     kernels: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
@@ -64,11 +66,15 @@ pub fn compile_package(
     check_distinct(&wanted).map_err(raise)?;
     // Workers belong to the interpreter; without a GPU among the targets none are needed.
     let gpus = wanted.iter().any(|w| matches!(w, Wanted::Gpu(_)));
-    let pool = gpus.then(|| triton::package_pool(py)).transpose()?;
+    // A configuration of a user's kernel is chosen by trying to build it.
+    let builds = gpus && (build || !kernels.is_empty());
+    let pool = builds.then(|| triton::package_pool(py)).transpose()?;
     let operators = operators::declarations(&operators).map_err(raise)?;
     let how = How {
         libraries,
         panels,
+        build,
+        tune,
         operators: &operators,
         kernels: &kernels,
     };
@@ -155,6 +161,8 @@ pub fn pack_aoti(
 enum Compiled {
     Cpu(Cpu, Program, Vec<u8>),
     Gpu(inrush_package::Gpu, Lowered, Vec<Binary>),
+    /// The kernels' source is stored, with others that take the launches of each.
+    Source(inrush_package::Gpu, Lowered, Vec<Vec<GpuKernel>>),
 }
 
 /// How a package is made.
@@ -162,6 +170,10 @@ enum Compiled {
 struct How<'a> {
     libraries: bool,
     panels: bool,
+    /// Kernels for GPUs are built, not stored as source.
+    build: bool,
+    /// Neighbouring tiles of kernels that are stored as source are stored too.
+    tune: bool,
     operators: &'a [Operator],
     kernels: &'a [UserSource],
 }
@@ -187,11 +199,8 @@ fn write(
     for w in wanted {
         compiled.push(match w {
             Wanted::Cpu(isa) => for_cpu(graph.clone(), *isa)?,
-            Wanted::Gpu(w) => {
-                let pool = pool.ok_or_else(|| Error::internal("no workers"))?;
-                for_gpu(graph.clone(), w, how, pool)
-                    .map_err(|e| e.context(format!("target `{}`", w.gpu)))?
-            }
+            Wanted::Gpu(w) => for_gpu(graph.clone(), w, how, pool)
+                .map_err(|e| e.context(format!("target `{}`", w.gpu)))?,
         });
     }
     let parts = (compiled.iter())
@@ -202,6 +211,9 @@ fn write(
                 object,
             }),
             Compiled::Gpu(gpu, lowered, binaries) => native::parts(gpu, lowered, binaries),
+            Compiled::Source(gpu, lowered, others) => {
+                Ok(native::source_parts(gpu, lowered, others.clone()))
+            }
         })
         .collect::<Result<Vec<_>>>()?;
     let panels = match compiled.as_slice() {
@@ -260,20 +272,29 @@ fn for_cpu(graph: Graph, isa: Option<Isa>) -> Result<Compiled> {
 }
 
 /// Compiles a graph for a GPU.
-fn for_gpu(graph: Graph, w: &WantedGpu, how: How<'_>, pool: &Pool) -> Result<Compiled> {
+fn for_gpu(graph: Graph, w: &WantedGpu, how: How<'_>, pool: Option<&Pool>) -> Result<Compiled> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = Options {
         libraries: match how.libraries && w.has_library {
             true => Libraries::Products,
             false => Libraries::None,
         },
+        retile: how.tune,
         ..options(threads)
     };
     let shared = w.caps.gpu.as_ref().map_or(0, |g| g.shared_bytes);
-    let kernels = user_kernels::choose(how.kernels, &w.gpu.build, shared, pool)?;
+    let workers = || pool.ok_or_else(|| Error::internal("no workers"));
+    let kernels = match how.kernels {
+        [] => Vec::new(),
+        all => user_kernels::choose(all, &w.gpu.build, shared, workers()?)?,
+    };
     let target = (&w.caps, &w.gpu.build);
-    let lowered = native::compile_with(graph, target, w.device, &options, &kernels, &mut ())?;
-    let (binaries, _) = build::build_all(pool, &lowered)?;
+    let made = native::compile_tunable(graph, target, w.device, &options, &kernels, &mut ())?;
+    let (lowered, others) = made;
+    if !how.build {
+        return Ok(Compiled::Source(w.gpu.clone(), lowered, others));
+    }
+    let (binaries, _) = build::build_all(workers()?, &lowered)?;
     Ok(Compiled::Gpu(w.gpu.clone(), lowered, binaries))
 }
 

@@ -7,21 +7,32 @@ use inrush_runtime::cc;
 use inrush_source::{Code, Object, Unit};
 use pyo3::prelude::*;
 
-/// Prints a graph as a file of Python. Objects of the interpreter are named by `inrush.source.expression`.
-pub fn python(py: Python<'_>, runner: &Runner, name: &str) -> PyResult<String> {
+/// Prints a graph as a file of Python or C++. Objects of the interpreter are named by `inrush.source.expression`.
+pub fn print(py: Python<'_>, runner: &Runner, name: &str, language: &str) -> PyResult<String> {
+    let is_cpp = match language {
+        "python" => false,
+        "cpp" => true,
+        other => {
+            return Err(raise(Error::input(format!(
+                "source is printed in the languages `python` and `cpp`, not `{other}`"
+            ))));
+        }
+    };
     let program = &runner.program;
     let expression = py.import("inrush.source")?.getattr("expression")?;
     let mut objects = Vec::with_capacity(runner.objects.len());
     for o in &runner.objects {
         let (named, text): (bool, String) = expression.call1((o,))?.extract()?;
-        objects.push(match named {
-            true => Object::Expression(text),
-            false => Object::Missing(text),
+        objects.push(if named {
+            Object::Expression(text)
+        } else {
+            Object::Missing(text)
         });
     }
-    let libraries: &[&str] = match program.vector_math {
-        true => &["-lmvec", "-lm"],
-        false => &["-lm"],
+    let libraries: &[&str] = if program.vector_math {
+        &["-lmvec", "-lm"]
+    } else {
+        &["-lm"]
     };
     let flags;
     let (target, code) = match &program.gpu {
@@ -34,6 +45,11 @@ pub fn python(py: Python<'_>, runner: &Runner, name: &str) -> PyResult<String> {
             };
             (format!("a CPU of level {}", isa.name()), code)
         }
+        Some(_) if is_cpp => {
+            return Err(raise(Error::unsupported(
+                "graphs of torch.compile for GPUs are printed as Python: `inrush compile --emit cpp` prints exported programs for GPUs as C++",
+            )));
+        }
         Some(gpu) => {
             let mut kinds = inrush_devices::ALL.into_iter();
             let kind = kinds.find(|d| d.backend == gpu.target.backend);
@@ -42,7 +58,7 @@ pub fn python(py: Python<'_>, runner: &Runner, name: &str) -> PyResult<String> {
             (target, Code::Gpu(kind))
         }
     };
-    inrush_source::python(&Unit {
+    let unit = Unit {
         name,
         target: &target,
         program,
@@ -50,6 +66,14 @@ pub fn python(py: Python<'_>, runner: &Runner, name: &str) -> PyResult<String> {
         inputs: &[],
         archive: None,
         code,
-    })
-    .map_err(raise)
+        guards: &[],
+        bounds: &[],
+        expected: None,
+    };
+    let text = if is_cpp {
+        inrush_source::cpp(&unit).map(|file| file.text)
+    } else {
+        inrush_source::python(&unit)
+    };
+    text.map_err(raise)
 }

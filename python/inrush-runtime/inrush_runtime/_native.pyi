@@ -139,6 +139,8 @@ def load(
     flat: bool = False,
     cuda_graphs: bool = False,
     concurrent: int = 4,
+    build_kernels: bool = False,
+    records: str | os.PathLike[str] | None = None,
 ) -> Model: ...
 
 def register_operator(schema: str, function: Callable[..., Any]) -> None: ...

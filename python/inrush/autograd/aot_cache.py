@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator
 
 import torch
 
-from inrush import _native, gpu, log, patches, torch_internals
+from inrush import _native, gpu, log, patches, remote, torch_internals
 from inrush import report as reports
 from inrush.capture.session import CaptureSession, SessionRef
 from inrush.compile_options import Options
@@ -96,17 +96,21 @@ def portable(constant: Any) -> Any:
 
 def folder(options: Options) -> str | None:
     """Returns the folder of entries that this build of inrush can use under these options; None if nothing is to be kept."""
+    remote.finish_at_exit()
     if not options.cache or options.trace is not None:
         # A trace is of stages that run.
         return None
     with open(_native.__file__, "rb") as file:
         build = os.fstat(file.fileno())
-    chosen = sorted((k, v) for k, v in options.as_dict().items() if k != "warm_start")
+    chosen = remote.chosen(options)
     parts = [_native.__file__, build.st_size, build.st_mtime_ns, platform.machine(), _native.cpu(), chosen]
     parts += gpu.identity()
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     place = os.path.join(_native.cache_dir(), "graphs", digest)
-    return place if trusted(place) else None
+    if not trusted(place):
+        return None
+    remote.share(place, chosen)
+    return place
 
 
 @functools.cache

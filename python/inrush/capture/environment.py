@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from inrush import gpu
 from inrush.capture.fingerprint import digest_of
 
 # Where PyTorch's own Python code looks for functions while a graph is traced; nothing guards these.
@@ -47,8 +48,8 @@ def surroundings() -> list[Any]:
         # Settings that are sets or functions print differently in each process.
         values = config.get_config_copy()
         parts.append([(k, setting_text(v)) for k, v in sorted(values.items())])
-    cuda = torch.cuda.is_initialized()
-    parts += [cuda, torch.cuda.current_device() if cuda else None, torch.cuda.get_device_name() if cuda else None]
+    started = gpu.module().is_initialized()
+    parts += [started, gpu.module().current_device() if started else None, gpu.module().get_device_name() if started else None]
     parts += switches()
     everywhere = vars(torch.nn.modules.module)
     names = sorted(n for n in everywhere if n.startswith("_global_") and isinstance(everywhere[n], dict))

@@ -22,6 +22,7 @@ import atexit
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import threading
 import types
@@ -31,7 +32,7 @@ from typing import Any, Callable, Iterator
 import torch
 from torch._dynamo import convert_frame
 
-from inrush import _native, compile_options, dynamo_backend, patches, torch_internals
+from inrush import _native, compile_options, dynamo_backend, patches, remote, torch_internals
 from inrush.autograd import aot_cache
 from inrush.capture import environment, fingerprint, names, overhead, session
 from inrush.capture.guards import place_of
@@ -42,6 +43,9 @@ from inrush.capture.stored import kept_in, used
 
 # Part of the names of objects that Dynamo makes global for a capture, so that no other process gives them.
 _token = uuid.uuid4().hex[:12]
+
+# Folders of frames for which the second tier was asked.
+_asked: set[str] = set()
 
 _lock = threading.RLock()
 _enabled = os.environ.get("INRUSH_WARM_START", "1") not in ("", "0")
@@ -64,6 +68,7 @@ class Captures:
     """Stands for Dynamo's package of a function that is compiled with inrush."""
 
     def __init__(self, folder: str, mode: Any) -> None:
+        self.of = folder
         self.folder = os.path.join(folder, "captures")
         self.mode = mode
 
@@ -73,6 +78,12 @@ class Captures:
         digest = [fingerprint.code_digest(code), code.co_filename, code.co_firstlineno, scope.get("__name__"), one_graph, breaks]
         parts = [digest, self.mode, environment.structures(locals), environment.surroundings()]
         return os.path.join(self.folder, fingerprint.digest(parts)[:40])
+
+    def fetched(self, folder: str) -> Iterator[str]:
+        """Yields the captures of a frame that only the second tier has. It is asked when all others do not hold, once."""
+        if folder not in _asked:
+            _asked.add(folder)
+            yield from (os.path.join(folder, n) for n in remote.fetch("captures", self.of, os.path.basename(folder), folder))
 
     # What Dynamo tells a package.
 
@@ -167,7 +178,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
                 count("not kept", why, code)
             return compile(*args, **{**named_args, "package": None})
         folder = package.folder_of(code, scope, locals, given["one_graph"])
-        for path in kept_in(folder):
+        for path in itertools.chain(kept_in(folder), package.fetched(folder)):
             try:
                 found = restore(path, code, scope, locals, given["hooks"], given["compile_id"])
                 count("restored", "", code)
@@ -175,7 +186,7 @@ def compile_frame(compile: Callable[..., Any], *args: Any, **named_args: Any) ->
                 return found
             except Exception as error:
                 count("not restored", str(error) or type(error).__name__, code)
-        frame = CaptureSession(folder, code, scope)
+        frame = CaptureSession(folder, code, scope, package.of)
         try:
             with session.active(frame), overhead.patient_collector(), overhead.no_marks(), finishing(frame):
                 result = compile(*args, **named_args)

@@ -7,6 +7,7 @@ frame. A backward graph may be compiled long after the frame; the capture waits 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import types
 import weakref
@@ -14,7 +15,7 @@ from typing import Any, Callable, Iterator
 
 from torch._dynamo.package import SerializedCode
 
-from inrush import log
+from inrush import log, remote
 from inrush.capture import bytecode, names, stored
 from inrush.capture.guards import Dependencies
 from inrush.capture.outcomes import count
@@ -32,8 +33,10 @@ _waiting: list[CaptureSession] = []
 class CaptureSession:
     """A frame that is being captured: what it depends on, its graphs, and work that is left for the end of the capture."""
 
-    def __init__(self, folder: str, code: types.CodeType, scope: dict[str, Any]) -> None:
+    def __init__(self, folder: str, code: types.CodeType, scope: dict[str, Any], of: str) -> None:
         self.folder = folder
+        # The folder of the entries of this inrush under these options.
+        self.of = of
         self.code = code
         self.scope = scope
         self.dependencies = Dependencies(code)
@@ -134,6 +137,7 @@ class CaptureSession:
         self.stored.graphs = {n: self.graphs[n] for n in self.stored.graphs}
         try:
             stored.write(self.folder, self.stored)
+            remote.store("captures", self.of, os.path.basename(self.folder), remote.files_in(self.folder))
             count("kept", "", self.code)
         except Exception as error:
             count("not kept", f"it cannot be written: {error}", self.code)

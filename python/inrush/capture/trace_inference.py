@@ -84,7 +84,7 @@ def record(gm: Any, keep_draws: bool = False) -> Any:
     results: Any = ()
     # Composite operators in C++ would ask for the values of sizes; those of Python keep them symbols.
     recorder.symbolic = symbolic = any(isinstance(n, torch.SymInt) for v in values.values() for n in _integers(v))
-    on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == "cuda" for v in values.values())
+    on_gpu = any(isinstance(v, FakeTensor) and v.fake_device.type == gpu.torch_name() for v in values.values())
     if symbolic and (on_gpu or "interpret" in gpu.settings()):
         raise NeedsAOTAutograd("sizes that are not known on a GPU")
     dispatcher = torch_internals.python_dispatcher() if symbolic else contextlib.nullcontext()
@@ -115,7 +115,7 @@ def _is_plain(tensor: Any) -> bool:
     return (
         tensor.__class__ is FakeTensor
         # The property `device` takes a round through the dispatcher.
-        and tensor.fake_device.type in ("cpu", "cuda")
+        and tensor.fake_device.type in ("cpu", gpu.torch_name())
         and tensor.layout == torch.strided
         and all(type(n) is int or _is_size(n) for n in _integers(tensor))
         and tensor.pytype in (None, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

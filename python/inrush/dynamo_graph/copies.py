@@ -1,4 +1,4 @@
-"""Copies of graphs for passes that change them: the given graph may have to run as it is."""
+"""Copies FX graphs before passes rewrite them: the caller may still run the original."""
 
 from __future__ import annotations
 

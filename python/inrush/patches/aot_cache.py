@@ -15,10 +15,11 @@ from torch._guards import TracingContext
 from torch._inductor.codecache import sha256_hash
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from inrush import log, torch_internals
+from inrush import _native, log, torch_internals
 from inrush.autograd import aot_cache
 from inrush.capture import environment, fingerprint
 from inrush.capture.session import CaptureSession
+from inrush.remote import fetch, files_in, store
 from inrush.torch_internals import BypassCache
 from inrush.triton import user_kernels
 
@@ -79,14 +80,17 @@ def _reasons_told(session: CaptureSession | None) -> Iterator[None]:
         raise
 
 
-def entries(folder: str) -> Iterator[tuple[Any, bytes, bool]]:
-    """Yields AOTAutograd's entries in a folder. Their names are digests of what was written: one with any other content is damaged."""
+def entries(folder: str, only: list[str] | None = None) -> Iterator[tuple[Any, bytes, bool]]:
+    """Yields AOTAutograd's entries in a folder, all or those of these names. Names are digests of what was written: one with any other
+    content is damaged."""
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):
+        for name in sorted(os.listdir(folder) if only is None else only):
+            path = os.path.join(folder, name)
             try:
-                with open(os.path.join(folder, name), "rb") as file:
+                with open(path, "rb") as file:
                     content = file.read()
                 if not name.startswith(".") and name == sha256_hash(content):
+                    _native.touch(path)
                     yield pickle.loads(content), content, True
             except Exception as error:
                 log.cache.info("an entry is not read: %s", error)
@@ -133,6 +137,7 @@ def own_save(save: Callable[..., Any]) -> Callable[..., Any]:
         # Constants of a graph are real; while all tensors are fake, those of a GPU could not be written down.
         with aot_cache.scope(aot_cache.Scope(code.folder)), torch_internals.no_tracing():
             save(key, entry, False)
+            store("graphs", code.folder, key, files_in(os.path.join(code.folder, key)))
             if session is not None and name is not None:
                 try:
                     session.add_graph(name, pickle.dumps(entry))
@@ -190,13 +195,16 @@ def own_find(find: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def own_candidates(candidates: Callable[..., Any]) -> Callable[..., Any]:
-    """Reads only entries that are whole."""
+    """Reads only entries that are whole: those of the folder, then those of the second tier."""
 
     @functools.wraps(candidates)
     def own(cls: Any, local: bool, remote_cache: Any, key: str) -> Iterator[tuple[Any, ...]]:
-        if aot_cache.current().folder is None:
+        folder = aot_cache.current().folder
+        if folder is None:
             yield from candidates(cls, local, remote_cache, key)
         elif local:
-            yield from entries(cls._get_tmp_dir_for_key(key))
+            place = cls._get_tmp_dir_for_key(key)
+            yield from entries(place)
+            yield from entries(place, fetch("graphs", folder, key, place))
 
     return own

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from inrush import log, torch_internals
+from inrush import gpu, log, torch_internals
 from inrush._native import UnsupportedError
 from inrush.triton import user_kernels
-from inrush.triton.user_kernels import Native, NotStandalone, Number, Tensor
+from inrush.triton.user_kernels import Descriptor, Native, NotStandalone, Number, Tensor
 
 # `inrush-aten/src/user_kernel.rs` has the same.
 _SCHEMA = "triton_kernel(Tensor?[] tensors, SymInt[] numbers, SymInt[] grid, int kernel, str name, SymInt[]? strides=None) -> Tensor[]"
@@ -69,9 +69,9 @@ def _replace(graph: Any, node: Any, kernels: list[Exported], aligned: bool) -> N
     try:
         if isinstance(options, str):
             raise NotStandalone(options)
-        if node.kwargs["tma_descriptor_metadata"]:
-            raise NotStandalone("it takes descriptors that the host makes")
-        if not all(isinstance(arguments[n], Tensor) for n in names):
+        if user_kernels.blocks(node) is None:
+            raise NotStandalone("it takes descriptors that the host makes in an older way")
+        if not all(isinstance(arguments[n], (Tensor, Descriptor)) for n in names):
             raise NotStandalone("it writes tensors of a tuple")
         for at, number in enumerate(numbers):
             if not isinstance(number.meta.get("val"), (int, torch.SymInt)):
@@ -127,7 +127,7 @@ def _line(node: Any) -> str:
 def _measure(kernel: Any, grid: Any, arguments: dict[str, Any], tensors: list[Any], numbers: list[Any]) -> tuple[str, str, int] | None:
     """Has Triton measure the configurations on the GPU here, with sizes as the program was exported; None without a GPU. Tensors
     are drawn by chance, integers among them are zero."""
-    if not torch.cuda.is_available() or torch.version.hip:
+    if not torch.cuda.is_available():
         return None
     size = lambda n: torch_internals.hint(n.meta["val"] if isinstance(n, torch.fx.Node) else n)  # noqa: E731
     with torch_internals.no_tracing():
@@ -138,11 +138,10 @@ def _measure(kernel: Any, grid: Any, arguments: dict[str, Any], tensors: list[An
             log.package.warning("the Triton kernel `%s` could not be measured: %s", getattr(kernel, "__name__", "kernel"), error)
             return None
     best = [at for at, config in enumerate(kernel.configs) if config is kernel.best_config]
-    major, minor = torch.cuda.get_device_capability()
-    return ("cuda", f"{major}{minor}", best[0]) if best else None
+    return (*gpu.triton_target(), best[0]) if best else None
 
 
 def _drawn(fake: torch.Tensor) -> torch.Tensor:
     sizes, strides = ([torch_internals.hint(n) for n in values] for values in (fake.shape, fake.stride()))
-    tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype, device="cuda")
+    tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=gpu.torch_name())
     return tensor.normal_() if fake.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) else tensor.zero_()

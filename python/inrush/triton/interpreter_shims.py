@@ -42,6 +42,8 @@ def patch() -> None:
     towards_zero = interpreter._ir.ROUNDING_MODE.RTZ
 
     def convert_float(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if str(source) in EIGHT_BITS and target == tl.float32:
+            return numbers(EIGHT_BITS[str(source)])[np.asarray(data).view(np.uint8)]
         if source != tl.float32 or target != tl.bfloat16 or mode == towards_zero:
             return convert(data, source, target, mode)
         bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
@@ -79,6 +81,18 @@ def patch() -> None:
         return [self.to_tensor(data, x.dtype)]
 
     interpreter.ReduceOps.apply_impl = apply_impl
+
+
+# PyTorch's names of Triton's floats of eight bits.
+EIGHT_BITS = {"fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
+
+
+@functools.cache
+def numbers(kind: str) -> Any:
+    """The numbers of all codes of a float of eight bits. The interpreter takes NaN and infinity for numbers."""
+    import torch
+
+    return torch.arange(256, dtype=torch.uint8).view(getattr(torch, kind)).float().numpy()
 
 
 def supply(module: Any) -> None:

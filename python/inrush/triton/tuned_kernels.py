@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inrush import _native, log
+from inrush import _native, gpu, log
 
 _lock = threading.Lock()
 # Positions among configurations, by key.
@@ -44,7 +44,7 @@ def key(kernel: Any, text: str, constants: dict[str, Any], values: dict[str, Any
 
 def _device(values: dict[str, Any]) -> str:
     device = next((v.device for v in values.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return gpu.module().get_device_name(device) if device.type == gpu.torch_name() else device.type
 
 
 def winner(key: str, count: int) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from inrush import torch_internals
 from inrush.dynamo_graph.copies import copied, module
@@ -34,6 +35,14 @@ class Number:
     """An argument: the number at this position among a launch's numbers."""
 
     at: int
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """An argument: a descriptor that the host makes of the tensor at this position among a launch's tensors."""
+
+    at: int
+    block: tuple[int, ...]
 
 
 class Kernel:
@@ -71,7 +80,7 @@ class Native:
     signature: list[tuple[str, str]]
     """Parameters that are passed at a launch, and their types."""
     arguments: list[Any]
-    """For each of them a :class:`Tensor`, a :class:`Number` or a constant."""
+    """For each of them a :class:`Tensor`, a :class:`Descriptor`, a :class:`Number` or a constant."""
     divisible: list[int]
     """Positions among all parameters of multiples of 16."""
     aligned: list[int]
@@ -132,6 +141,10 @@ def _fill(argument: Any, tensors: Any, numbers: Any) -> Any:
         return tensors[argument.at]
     if isinstance(argument, Number):
         return numbers[argument.at]
+    if isinstance(argument, Descriptor):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor.from_tensor(tensors[argument.at], list(argument.block))
     if type(argument) in (tuple, list):
         return type(argument)(_fill(a, tensors, numbers) for a in argument)
     return argument
@@ -188,17 +201,31 @@ def collect(node: Any, constants: dict[str, Any]) -> tuple[dict[str, Any], list[
         return value
 
     arguments = {name: read(value) for name, value in {**constants, **node.kwargs["kwargs"]}.items()}
+    for name, block in (blocks(node) or {}).items():
+        arguments[name] = Descriptor(arguments[name].at, block)
     return arguments, tensors, numbers
+
+
+def blocks(node: Any) -> dict[str, tuple[int, ...]] | None:
+    """Returns the block of each descriptor that the host makes for a launch, by the parameter's name. None if one is made by the
+    functions of older releases of Triton, or has a block that is not known."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, (kind, given) in node.kwargs["tma_descriptor_metadata"].items():
+        if kind != "stable" or not all(isinstance(n, int) for n in given[0]):
+            return None
+        found[name] = tuple(given[0])
+    return found
 
 
 def _rewrite(graph: Any, node: Any, aligned: bool) -> None:
     kernel, constants = found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
-    if node.kwargs["tma_descriptor_metadata"]:
-        # Descriptors that the host makes: the operator itself knows how.
+    described = blocks(node)
+    if described is None:
+        # The operator itself knows how.
         return
     arguments, tensors, numbers = collect(node, constants)
-    written = [n for n in node.kwargs["tensors_to_clone"] if isinstance(arguments.get(n), Tensor)]
-    single, options, won, tuning = _single(kernel, constants, _values(arguments, tensors, numbers))
+    written = [n for n in node.kwargs["tensors_to_clone"] if isinstance(arguments.get(n), (Tensor, Descriptor))]
+    single, options, won, tuning = _single(kernel, {**constants, **described}, _values(arguments, tensors, numbers))
     made = Kernel(kernel, arguments, written, getattr(single, "__name__", "kernel"))
     made.tuning = tuning if won is None else None
     grid = [tuple(g) for g in node.kwargs["grid"]]
@@ -272,7 +299,8 @@ def found(kernel: int, constants: int) -> tuple[Any, dict[str, Any]]:
 
 
 def _values(arguments: dict[str, Any], tensors: list[Any], numbers: list[Any]) -> dict[str, Any]:
-    """Fake tensors and numbers in the place of arguments."""
+    """Fake tensors and numbers in the place of arguments; the tensors of descriptors."""
+    arguments = {name: Tensor(a.at) if isinstance(a, Descriptor) else a for name, a in arguments.items()}
     return values_of(arguments, [_meta(t) for t in tensors], [_meta(n) for n in numbers])
 
 
@@ -357,7 +385,7 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
         if isinstance(value, tuple) and _has_values(value):
             raise NotStandalone(f"`{name}` is a tuple of values")
         if parameter.is_constexpr or value is None:
-            if isinstance(value, (Tensor, Number)):
+            if isinstance(value, (Tensor, Number, Descriptor)):
                 raise NotStandalone(f"the constant `{name}` is no constant")
             constants[name] = value
             continue
@@ -370,6 +398,11 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
             if aligned and _aligned(fake) and not parameter.do_not_specialize_on_alignment:
                 divisible.append(at)
                 at_multiples.append(value.at)
+            continue
+        if isinstance(value, Descriptor):
+            signature.append((name, described(name, tensors[value.at].meta["val"], value.block)))
+            passed.append(value)
+            at_multiples.append(value.at)
             continue
         kind = _number(parameter, value, numbers)
         if type(value) is int and not parameter.do_not_specialize and not parameter.annotation_type:
@@ -389,8 +422,36 @@ def native_form(kernel: Any, options: dict[str, Any], arguments: dict[str, Any],
     return Native(text, kernel.__name__, signature, passed, divisible, at_multiples, options["num_warps"], options["num_stages"])
 
 
+# What the copy engine wants: bytes that strides are multiples of, and dimensions at most.
+_ENGINE_ALIGNMENT = 16
+_ENGINE_DIMENSIONS = 5
+
+
+def described(name: str, fake: torch.Tensor, block: tuple[int, ...]) -> str:
+    """The type of a descriptor, as Triton spells it. Where sizes are symbols, the rules become guards of the graph."""
+
+    def need(holds: Any, rule: str) -> None:
+        if not guard_or_false(holds):
+            raise NotStandalone(f"the descriptor of `{name}`: {rule}")
+
+    if fake.dtype not in TYPES or fake.dtype == torch.bool:
+        raise NotStandalone(f"the descriptor of `{name}` has the dtype {fake.dtype}")
+    need(0 < fake.dim() <= _ENGINE_DIMENSIONS and fake.dim() == len(block), f"a block of {len(block)} dimensions for a tensor of {fake.dim()}")
+    need(all(n > 0 and n & (n - 1) == 0 for n in block), f"the block {list(block)} is not of powers of two")
+    need(block[-1] * fake.element_size() >= _ENGINE_ALIGNMENT, f"rows of the block {list(block)} have fewer than {_ENGINE_ALIGNMENT} bytes")
+    if not _aligned(fake):
+        raise NotStandalone(f"the descriptor of `{name}`: the tensor does not begin at a multiple of {_ENGINE_ALIGNMENT} bytes")
+    *others, last = fake.stride()
+    need(last == 1, "the last stride is not 1")
+    for stride in others:
+        need(stride * fake.element_size() % _ENGINE_ALIGNMENT == 0, f"a stride is no multiple of {_ENGINE_ALIGNMENT} bytes")
+    for size in fake.shape:
+        need(size > 0, "a size is 0")
+    return f"tensordesc<{TYPES[fake.dtype]}{list(block)}>"
+
+
 def _has_values(value: Any) -> bool:
-    return isinstance(value, (Tensor, Number)) or isinstance(value, tuple) and any(map(_has_values, value))
+    return isinstance(value, (Tensor, Number, Descriptor)) or isinstance(value, tuple) and any(map(_has_values, value))
 
 
 def _number(parameter: Any, value: Any, numbers: Any) -> str:
@@ -423,13 +484,15 @@ def identities(gm: Any) -> Iterator[str]:
             if getattr(node.target, "_name", "") in ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"):
                 kernel, constants = found(node.kwargs["kernel_idx"], node.kwargs["constant_args_idx"])
                 arguments = {**constants, **node.kwargs["kwargs"]}
-                single, options, _, _ = _single(kernel, constants, {k: _meta(v) for k, v in arguments.items()})
+                described = blocks(node)
+                known = {**constants, **(described or {})}
+                single, options, _, _ = _single(kernel, known, {k: _meta(v) for k, v in arguments.items()})
                 try:
-                    if node.kwargs["tma_descriptor_metadata"]:
-                        raise NotStandalone("it takes descriptors that the host makes")
+                    if described is None:
+                        raise NotStandalone("it takes descriptors that the host makes in an older way")
                     if isinstance(options, str):
                         raise NotStandalone(options)
-                    known = {k: constant(v) for k, v in {**constants, **options.get("constants", {})}.items()}
+                    known = {k: constant(v) for k, v in {**known, **options.get("constants", {})}.items()}
                     yield repr((source(single), sorted(options.items(), key=str), sorted(known.items())))
                 except NotStandalone as why:
                     raise torch_internals.BypassCache(f"a Triton kernel of the user: {why}") from None

@@ -12,7 +12,8 @@ A worker's request is {"id", "source": file, "function", "signature": [[name, ty
 "divisible": [position], "options": {...}, "target": [backend, arch, warp], "out": folder, "ptx": bool}. The answer is {"id",
 "binary": file, "metadata": {...}, "ptx": file or false} or {"id", "error": text}; "ptx" is there if the request asks for it, and
 false for back ends without PTX. The binary stands in `out`, its name begins with the request's id, which is the
-digest of all that it depends on; it is written to a temporary name and renamed, so that workers may share the folder.
+digest of all that it depends on; it is written to a temporary name and renamed, so that workers may share the folder. With
+"missing": true the error is not the kernel's: this Triton cannot build for the target at all.
 
 Nothing else is written to the sockets: Triton and ptxas write to stdout and stderr as they like. When the server's socket is
 closed, the workers end with it.
@@ -46,6 +47,49 @@ OPTIONAL = (
 )
 
 
+# By target: the back end's folder, the form of its binaries, and the packages that have it.
+BACKENDS = {
+    "cuda": ("nvidia", "cubin", "`triton`"),
+    "hip": ("amd", "hsaco", "`triton`, or `triton-rocm` with PyTorch for ROCm,"),
+    "xpu": ("intel", "spv", "`triton-xpu`, which comes with PyTorch for Intel GPUs,"),
+}
+# Intel's back end takes properties of a device in the place of an architecture: the version of the instruction set as SYCL counts
+# it (major, minor and revision of the graphics core), and which instructions there are.
+XPU = {
+    "pvc": {"architecture": 13136561920, "sub_group_sizes": [16, 32], "has_subgroup_2d_block_io": True, "has_fp64": True},
+    "bmg": {"architecture": 21479031808, "sub_group_sizes": [16, 32], "has_subgroup_2d_block_io": True, "has_fp64": True},
+    "dg2": {"architecture": 13115590656, "sub_group_sizes": [8, 16, 32], "has_subgroup_2d_block_io": False, "has_fp64": False},
+}
+
+
+class MissingBackend(Exception):
+    """This Triton has no back end for the target."""
+
+
+def target_of(backend, arch, warp):
+    """Returns Triton's name of a target, and the form of its binaries."""
+    import triton
+    from triton.backends import backends
+    from triton.backends.compiler import GPUTarget
+
+    folder, extension, packages = BACKENDS[backend]
+    if folder not in backends:
+        found = ", ".join(sorted(backends)) or "none"
+        text = f"Triton {triton.__version__} has no back end `{folder}` for target `{backend}` (there is: {found}); the package {packages} has it"
+        raise MissingBackend(text)
+    if backend == "xpu":
+        name = arch
+        common = {"has_subgroup_matrix_multiply_accumulate": True, "has_bfloat16_conversions": True, "has_fp16": True, "has_atomic64": True}
+        limits = {"max_work_group_size": 1024, "max_num_sub_groups": 64}
+        arch = common | limits | XPU[name]
+        # Later releases have other names, and ask a device for what is not told.
+        arch |= {"has_2d_block_io": arch["has_subgroup_2d_block_io"], "has_bfloat16_conversion": True, "arch": name, "core_clock_rate": 0}
+        arch["__intel_already_queried_extensions__"] = True
+        if hasattr(triton.knobs, "intel"):
+            triton.knobs.intel.device_arch = name
+    return GPUTarget(backend, arch, warp), extension
+
+
 def place(folder, name, data):
     """Writes a file whole or not at all."""
     handle, temporary = tempfile.mkstemp(dir=folder)
@@ -61,13 +105,12 @@ def place(folder, name, data):
 def build(request):
     """One kernel; gives the path of the binary, the metadata, and the path of the PTX if the request asks for it."""
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     key, folder = request["id"], request["out"]
     os.makedirs(folder, exist_ok=True)
     backend, arch, warp = request["target"]
-    extension = {"cuda": "cubin", "hip": "hsaco", "xpu": "spv"}[backend]
+    target, extension = target_of(backend, arch, warp)
     spec = importlib.util.spec_from_file_location(f"inrush_kernel_{key}", request["source"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -87,7 +130,7 @@ def build(request):
     if with_ptx:
         # Other machines have no use for the names of files of this one.
         triton.knobs.compilation.disable_line_info = True
-    compiled = triton.compile(ast, target=GPUTarget(backend, arch, warp), options=options)
+    compiled = triton.compile(ast, target=target, options=options)
     metadata = {}
     for name in NEEDED:
         if not hasattr(compiled.metadata, name):
@@ -180,6 +223,8 @@ def work(path):
     for request in channel:
         try:
             channel.say({"id": request["id"]} | build(request))
+        except MissingBackend as e:
+            channel.say({"id": request["id"], "error": str(e), "missing": True})
         except Exception as e:
             channel.say({"id": request["id"], "error": explain(e)})
 

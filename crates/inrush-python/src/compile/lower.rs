@@ -166,6 +166,7 @@ impl<'py> Lowering<'_, 'py> {
         let (_, target) = self.place.gpu.as_ref()?;
         Some(program::Gpu {
             graphs: self.settings.graphs,
+            keeps_arguments: self.settings.keeps_arguments,
             target: target.clone(),
             device: self.place.device(),
             kernels,

@@ -3,8 +3,8 @@
 use super::settings::Settings;
 use crate::errors::raise;
 use crate::fx;
-use crate::host::device;
-use inrush_base::Caps;
+use crate::host::{device, kinds, tell_option};
+use inrush_base::{Caps, Error};
 use inrush_cpu::OpenMp;
 use inrush_host::devices;
 use inrush_host::gpu::tune::Bench;
@@ -31,19 +31,32 @@ impl Place {
             gpu: None,
         };
         let preset = settings.gpu.as_deref();
+        let kinds = kinds::kinds(py)?;
         // Builds of PyTorch without GPUs skip the scan of the graph.
-        if preset.is_none() && !device::built(py)? {
+        if preset.is_none() && !kinds.has_gpus() {
             return Ok(cpu);
         }
-        let device = fx::device(py, gm)?;
-        let gpu = match (device, preset) {
+        let found = fx::device(py, gm, kinds)?;
+        let (device, gpu) = match (found.gpu, preset) {
             (None, Some(preset)) if settings.interpret => {
-                Some(devices::preset(preset).map_err(raise)?)
+                (None, Some(devices::preset(preset).map_err(raise)?))
             }
-            (None, _) => None,
-            (Some(_), Some(preset)) => Some(devices::preset(preset).map_err(raise)?),
-            (Some(device), None) => Some(device::caps(py, device)?),
+            (None, _) => (None, None),
+            (Some(device), Some(preset)) => {
+                let made = devices::preset(preset).map_err(raise)?;
+                (Some(of_preset(device, &made.0)?), Some(made))
+            }
+            (Some(device), None) => match kinds::refusal(py, device) {
+                Some(why) => {
+                    tell(py, why.message())?;
+                    (None, None)
+                }
+                None => (Some(device), Some(device::caps(py, device)?)),
+            },
         };
+        if let (None, Some(name)) = (device, &found.other) {
+            tell(py, &unknown(name))?;
+        }
         Ok(Place { device, gpu })
     }
 
@@ -56,18 +69,62 @@ impl Place {
         if !device::present(py, gpu)? {
             return Ok(None);
         }
+        if !device::can_time(gpu).map_err(raise)? {
+            if !known_only {
+                tell_option(py, gpu, "tune", "the time of work is not measured")?;
+            }
+            return Ok(None);
+        }
         device::bench(py, gpu, target.clone(), known_only).map(Some)
     }
 
     /// Returns PyTorch's name of the device.
     pub fn name(&self) -> String {
-        devices::name(self.device())
+        kinds::name(self.device())
     }
 
     /// Returns the device of the graph's tensors.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::CPU)
     }
+}
+
+/// Returns the device of a graph's tensors as one of the preset's kind: kinds share PyTorch's names.
+///
+/// # Errors
+/// An input error for tensors that are on no such device.
+fn of_preset(device: Device, caps: &Caps) -> PyResult<Device> {
+    let mut kinds = devices::executed();
+    let kind = kinds.find(|k| k.device.name == caps.kind);
+    let kind = kind.ok_or_else(|| raise(Error::internal("a preset of no kind")))?;
+    match kind.tensor_number() == kinds::number(device) {
+        true => Ok(Device {
+            kind: kind.torch_number(),
+            index: device.index,
+        }),
+        false => Err(raise(Error::input(format!(
+            "the graph is for `{}`, INRUSH_GPU names `{}`",
+            kinds::name(device),
+            caps.kind
+        )))),
+    }
+}
+
+/// Says that there are no kernels for a device of PyTorch's.
+fn unknown(name: &str) -> String {
+    let known: Vec<String> = (devices::executed())
+        .map(|k| format!("`{}` ({})", k.device.torch_name, k.device.name))
+        .collect();
+    format!(
+        "there are no kernels for `{name}` in PyTorch's process; there are for `cpu`, {}",
+        known.join(", ")
+    )
+}
+
+/// Warns, once for each cause, that a graph's operators are all called by PyTorch.
+fn tell(py: Python<'_>, why: &str) -> PyResult<()> {
+    let module = py.import("inrush.fallback")?;
+    module.call_method1("tell_device", (why,)).map(drop)
 }
 
 /// Returns the threads that all compiled graphs of the process share: those of PyTorch's own OpenMP

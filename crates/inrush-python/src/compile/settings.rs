@@ -10,6 +10,8 @@ pub struct Settings {
     pub strict: bool,
     /// Nothing of the graph is kept for gradients.
     pub inference: bool,
+    /// The caller holds arguments until a call ends. The lists of backward graphs hold the last reference of saved tensors.
+    pub keeps_arguments: bool,
     /// Threads; PyTorch's number where left out.
     pub threads: Option<usize>,
     /// Random operators are called, so that they follow eager's stream.

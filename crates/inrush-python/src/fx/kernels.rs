@@ -93,6 +93,7 @@ pub fn launch<'py>(
     for a in given(&native)? {
         arguments.push(match a {
             Given::Tensor(t) => Argument::Tensor(t),
+            Given::Descriptor(t) => Argument::Descriptor(t),
             Given::Number(n) => number(numbers.get(n).ok_or_else(damaged)?)?,
             Given::Int(v) => Argument::Int(v),
             Given::Float(v) => Argument::Float(v),
@@ -141,6 +142,7 @@ pub fn given(native: &Bound<'_, PyAny>) -> PyResult<Vec<Given>> {
         let position = || a.getattr("at")?.extract::<usize>();
         all.push(match kind.to_str()? {
             "Tensor" => Given::Tensor(position()?),
+            "Descriptor" => Given::Descriptor(position()?),
             "Number" => Given::Number(position()?),
             _ => match constant(&a)? {
                 Argument::Float(v) => Given::Float(v),

@@ -8,7 +8,7 @@ use super::{Importer, key, what};
 use inrush_base::{DType, DTypeClass};
 use inrush_expr::Expr;
 use inrush_graph::{MemoryFormat, TensorType, Type};
-use inrush_host::devices::by_torch_name;
+use inrush_host::devices::by_torch_number;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -111,7 +111,7 @@ impl<'py> Importer<'py> {
         let here = match self.device {
             None => kind.to_str()? == "cpu",
             Some(on) => {
-                by_torch_name(kind.to_str()?).is_some_and(|k| k.torch_number() == on.kind) && {
+                by_torch_number(on.kind).is_some_and(|k| k.device.torch_name == kind) && {
                     let of: Option<i32> = device.getattr(intern!(py, "index"))?.extract()?;
                     of.is_none_or(|i| i == on.index)
                 }

@@ -148,8 +148,10 @@ pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions>
     let found = (devices::executed().enumerate()).find(|(_, d)| d.torch_number() == device.kind);
     let at = found.map_or(devices::KINDS, |(at, _)| at);
     FUNCTIONS[at].get_or_try_init(py, || {
-        let device = found.map_or("cpu", |(_, kind)| kind.device.torch_name);
-        let library = find(py, &format!("torch_{device}"))?;
+        let (device, build) = found.map_or(("cpu", "cpu"), |(_, kind)| {
+            (kind.device.torch_name, kind.device.torch_build)
+        });
+        let library = find(py, &format!("torch_{build}"))?;
         macro_rules! get {
             ($name:expr) => {
                 // SAFETY: names and types are those of PyTorch's generated C shims.

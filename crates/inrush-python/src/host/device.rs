@@ -1,17 +1,18 @@
 //! Properties of devices, and PyTorch's streams and guards, looked up in the process.
 
-use super::shim::library;
+use super::kinds;
+use super::shim::{Shims, library, shims};
 use super::triton;
 use crate::errors::raise;
-use inrush_base::{Caps, Error};
+use inrush_base::{Caps, Error, Result};
 use inrush_host::devices::{self, Executed, Properties};
-use inrush_host::gpu::driver::Stream;
+use inrush_host::gpu::driver::{Driver, Entered, Stream};
 use inrush_host::gpu::tune::{Bench, Current};
 use inrush_host::program::Device;
 use inrush_program::GpuTarget;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 type Guard = *mut c_void;
 
@@ -22,7 +23,9 @@ pub struct Functions {
     current_stream: unsafe extern "C" fn(i32, *mut *mut c_void) -> i32,
     create_stream_guard: unsafe extern "C" fn(*mut c_void, i32, *mut Guard) -> i32,
     delete_stream_guard: unsafe extern "C" fn(Guard) -> i32,
-    _library: libloading::os::unix::Library,
+    /// PyTorch's streams are objects of another library, which the driver adopts before each call.
+    adopts: bool,
+    library: libloading::os::unix::Library,
 }
 
 // SAFETY: addresses of functions that may be called from any thread.
@@ -50,7 +53,7 @@ pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions>
     let (at, kind) = found.ok_or_else(none)?;
     FUNCTIONS[at].get_or_try_init(py, || {
         let name = kind.device.torch_name;
-        let library = library(py, &format!("torch_{name}"))?;
+        let library = library(py, &format!("torch_{}", kind.device.torch_build))?;
         let missing = |e: libloading::Error| {
             raise(Error::machine(format!(
                 "this PyTorch lacks a function for {name} devices: {e}"
@@ -74,7 +77,8 @@ pub fn functions(py: Python<'_>, device: Device) -> PyResult<&'static Functions>
                 delete_stream_guard: *library
                     .get(format!("aoti_torch_delete_{name}_stream_guard\0").as_bytes())
                     .map_err(missing)?,
-                _library: library,
+                adopts: !kind.shares_streams(),
+                library,
             })
         }
     })
@@ -94,6 +98,47 @@ impl Functions {
         // SAFETY: the pointer is to a local.
         let rc = unsafe { (self.current_stream)(device.index, &mut stream) };
         (rc == 0).then_some(Stream(stream as usize))
+    }
+
+    /// Returns PyTorch's current stream of a device on this thread, ready for work of the driver.
+    ///
+    /// # Errors
+    /// Those of the driver, which may not put work in order with PyTorch's.
+    pub fn current(&self, device: Device) -> Result<Stream> {
+        let none = || Error::machine("PyTorch gives no stream of the device");
+        let stream = self.stream(device).ok_or_else(none)?;
+        if self.adopts {
+            let symbols = |name: &CStr| {
+                // SAFETY: the address alone is taken, of a function of this library or of those that it was linked with.
+                let found = unsafe { self.library.get::<*const c_void>(name.to_bytes_with_nul()) };
+                found.ok().map(|f| f.into_raw().cast_const())
+            };
+            // SAFETY: the stream is PyTorch's, and stays until its work is done.
+            unsafe { devices::driver(device)?.adopt(device.index, stream, &symbols) }?;
+        }
+        Ok(stream)
+    }
+
+    /// Returns true if a stream is one of PyTorch's: all but those that the driver made, where PyTorch's are of another library.
+    pub fn knows(&self, device: Device, stream: Stream) -> bool {
+        !self.adopts || self.stream(device) == Some(stream)
+    }
+
+    /// Has PyTorch know of work that was issued on an adopted stream: it issues work of its own after that, for which its events and
+    /// waits stand then. Without memory for that, the work is waited for.
+    pub fn tell(&self, shims: &Shims, device: Device, stream: Stream) {
+        if !self.adopts {
+            return;
+        }
+        // After a failure of the device nothing runs.
+        let Ok(driver) = devices::driver(device) else {
+            return;
+        };
+        if driver.take_issued(stream)
+            && (self.stream(device) != Some(stream) || !shims.issue_one(device))
+        {
+            _ = driver.synchronize(stream);
+        }
     }
 
     /// Makes a stream PyTorch's current one; `None` if PyTorch refuses.
@@ -126,8 +171,12 @@ impl Drop for OnStream {
 /// Makes a device current for PyTorch and the driver until it is dropped.
 pub struct On {
     functions: &'static Functions,
+    shims: &'static Shims,
+    device: Device,
     guard: Guard,
     pub stream: Stream,
+    /// The device is current for the driver, where PyTorch's guard does not make it so.
+    _entered: Option<Entered>,
 }
 
 impl On {
@@ -143,48 +192,49 @@ impl On {
         }
         let mut on = On {
             functions,
+            shims: shims(py)?,
+            device,
             guard,
             stream: Stream(0),
+            _entered: None,
         };
-        let driver = devices::driver(device).map_err(raise)?;
-        driver.ensure_current(device.index).map_err(raise)?;
-        let mut stream = std::ptr::null_mut();
-        // SAFETY: likewise.
-        if unsafe { (functions.current_stream)(device.index, &mut stream) } != 0 {
-            return Err(raise(Error::machine(
-                "PyTorch gives no stream of the device",
-            )));
-        }
-        on.stream = Stream(stream as usize);
+        on.enter(&devices::driver(device).map_err(raise)?)
+            .map_err(raise)?;
         Ok(on)
+    }
+
+    /// Returns what PyTorch has to be told of work with ([`Functions::tell`]); `None` where it needs no word.
+    pub fn teller(&self) -> Option<&'static Functions> {
+        self.functions.adopts.then_some(self.functions)
+    }
+
+    /// Makes the device current for the driver, with PyTorch's current stream.
+    fn enter(&mut self, driver: &Driver) -> Result<()> {
+        let index = self.device.index;
+        if !self.functions.adopts {
+            driver.ensure_current(index)?;
+        }
+        self.stream = self.functions.current(self.device)?;
+        if self.functions.adopts {
+            self._entered = Some(driver.enter(driver.primary_context(index)?)?);
+        }
+        Ok(())
     }
 }
 
 impl Drop for On {
     fn drop(&mut self) {
+        (self.functions).tell(self.shims, self.device, self.stream);
         // SAFETY: the guard was made here and is given back once.
         unsafe { (self.functions.delete_guard)(self.guard) };
     }
 }
 
-/// Returns true if this PyTorch can have tensors on devices that are executed on.
-pub fn built(py: Python<'_>) -> PyResult<bool> {
-    static BUILT: PyOnceLock<bool> = PyOnceLock::new();
-    BUILT
-        .get_or_try_init(py, || {
-            let version = py.import("torch")?.getattr("version")?;
-            for kind in devices::executed() {
-                if !version.getattr(kind.device.torch_name)?.is_none() {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        })
-        .copied()
-}
-
 /// Returns true if this machine has a device of this kind that PyTorch can use.
 pub fn present(py: Python<'_>, device: Device) -> PyResult<bool> {
+    if !kinds::kinds(py)?.is_built_for(device) {
+        return Ok(false);
+    }
     (module(py, &kind(device)?)?)
         .call_method0("is_available")?
         .extract()
@@ -196,20 +246,53 @@ pub fn present(py: Python<'_>, device: Device) -> PyResult<bool> {
 /// Where PyTorch cannot tell, or Triton cannot build for the device.
 pub fn caps(py: Python<'_>, device: Device) -> PyResult<(Caps, GpuTarget)> {
     let kind = kind(device)?;
+    if !kind.shares_streams() {
+        // The driver tells what PyTorch does not, once it has PyTorch's devices.
+        let _on = On::device(py, device)?;
+        let driver = devices::driver(device).map_err(raise)?;
+        return kind.current(&driver).map_err(raise);
+    }
     let p = module(py, &kind)?.call_method1("get_device_properties", (device.index,))?;
     let number = |name: &str| -> PyResult<u32> { p.getattr(name)?.extract() };
+    let is_first = kind.device.torch_build == kind.device.torch_name;
+    // Builds for other vendors than the first lack some, which their presets know.
+    let known = |name: &str| -> PyResult<u32> {
+        match p.getattr_opt(name)? {
+            None if !is_first => Ok(0),
+            _ => number(name),
+        }
+    };
     let (major, minor) = (number("major")?, number("minor")?);
+    // All builds have an attribute of this name; in those of the first vendor it is the device's name.
+    let arch = if is_first {
+        format!("{major}{minor}")
+    } else {
+        without_features(p.getattr("gcnArchName")?.extract()?)
+    };
     let properties = Properties {
-        arch: format!("{major}{minor}"),
+        arch,
         major,
         minor,
         multiprocessors: number("multi_processor_count")?,
         resident_threads: number("max_threads_per_multi_processor")?,
-        registers: number("regs_per_multiprocessor")?,
-        shared_bytes: number("shared_memory_per_block_optin")?,
-        l2_bytes: p.getattr("L2_cache_size")?.extract()?,
+        registers: known("regs_per_multiprocessor")?,
+        shared_bytes: known("shared_memory_per_block_optin")?,
+        l2_bytes: known("L2_cache_size")? as usize,
     };
     kind.caps(&properties).map_err(raise)
+}
+
+/// Returns an architecture without its features: `gfx942` of `gfx942:sramecc+:xnack-`.
+fn without_features(full: String) -> String {
+    full.split(':').next().unwrap_or_default().into()
+}
+
+/// Returns true if the driver of a device measures the time of work, which needs no call of the driver.
+///
+/// # Errors
+/// Those of finding the driver.
+pub fn can_time(device: Device) -> Result<bool> {
+    Ok(devices::driver(device)?.can_time())
 }
 
 /// Returns what measures kernels on a device; with `known_only` it takes what was measured before, and measures nothing.

@@ -3,10 +3,12 @@
 use super::aten_library::{self, Functions};
 use super::device::On;
 use super::device_graphs::{Graphs, Todo};
+use super::kinds;
 use super::run::Call;
 use super::shim::Shims;
 use super::torch::Torch;
 use crate::errors::raise;
+use inrush_host::devices;
 use inrush_host::gpu;
 use inrush_host::gpu::driver::Stream;
 use inrush_host::gpu::tune::AtCall;
@@ -39,6 +41,23 @@ fn host_work(program: &HostProgram) -> usize {
             StepKind::View(_) => 0,
         })
         .sum()
+}
+
+/// Returns true if calls on a device can be captured; the first time that they cannot, the user is told.
+fn can_capture(py: Python<'_>, device: Device) -> PyResult<bool> {
+    let driver = devices::driver(device).map_err(raise)?;
+    if !driver.can_capture() {
+        tell_option(py, device, "cudagraphs", "calls are not captured")?;
+    }
+    Ok(driver.can_capture())
+}
+
+/// Tells the user, once, that an option has no effect on a kind of device.
+pub fn tell_option(py: Python<'_>, device: Device, option: &str, why: &str) -> PyResult<()> {
+    let name = kinds::name(device);
+    let text = format!("option `{option}` has no effect on `{name}`: {why} there");
+    let module = py.import("inrush.fallback")?;
+    module.call_method1("tell_option", (text,)).map(drop)
 }
 
 impl Engine {
@@ -75,10 +94,11 @@ impl Engine {
         let worth = executor.device().is_gpu()
             && executor.has_known_sizes()
             && host_work(program) >= MIN_GRAPH;
+        let captured = graphs && worth && can_capture(py, executor.device())?;
         Ok(Engine {
             executor,
             library,
-            graphs: (graphs && worth).then(Graphs::default),
+            graphs: captured.then(Graphs::default),
         })
     }
 
@@ -120,6 +140,7 @@ impl Engine {
             library: self.library,
             device,
             stream: on.as_ref().map_or(Stream(0), |o| o.stream),
+            teller: on.as_ref().and_then(On::teller),
         };
         call.copies.clear();
         self.executor.run(&host, &call.runner.program, call)

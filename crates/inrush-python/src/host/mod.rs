@@ -11,6 +11,7 @@
 //! device_graphs calls that were captured, and replays
 //! aten_library  PyTorch's C functions for products, convolutions, attention
 //! device        streams, guards, properties of devices
+//! kinds         the kinds of GPUs that PyTorch is built for, and its names of devices
 //! triton        the pool of Triton workers
 //! shim          libtorch's stable C functions, looked up in the process
 //! ```
@@ -20,6 +21,7 @@ pub mod call;
 pub mod device;
 mod device_graphs;
 mod engine;
+pub mod kinds;
 mod made;
 pub mod run;
 pub mod shim;
@@ -30,4 +32,4 @@ pub mod triton;
 
 pub use aten_library::of_call;
 pub use device_graphs::Todo;
-pub use engine::Engine;
+pub use engine::{Engine, tell_option};

@@ -5,6 +5,9 @@
 //! looking for the address that the tensor itself reports), `THPVariable_Wrap`, which makes a Python object of one, and
 //! `at::native::is_neg` and `is_conj`, which read flags that the stable functions do not tell.
 
+use super::kinds::{self, Kinds};
+use inrush_base::DType;
+use inrush_host::dtype_code;
 use inrush_host::program::{CPU, Device};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
@@ -60,8 +63,11 @@ pub struct Shims {
     device_index: unsafe extern "C" fn(Handle, *mut i32) -> Rc,
     from_blob: FromBlob,
     copy: unsafe extern "C" fn(Handle, Handle, i32) -> Rc,
+    zero: unsafe extern "C" fn(Handle) -> Rc,
     wrap: unsafe extern "C" fn(Handle) -> *mut ffi::PyObject,
     threads: Option<unsafe extern "C" fn(*mut u32) -> Rc>,
+    /// Tells which devices PyTorch's numbers stand for.
+    kinds: &'static Kinds,
     _libraries: [libloading::os::unix::Library; 2],
 }
 
@@ -140,8 +146,10 @@ impl Shims {
                 device_index: get!(cpu, b"aoti_torch_get_device_index"),
                 from_blob: get!(cpu, b"aoti_torch_create_tensor_from_blob"),
                 copy: get!(cpu, b"aoti_torch_copy_"),
+                zero: get!(cpu, b"aoti_torch_zero_"),
                 wrap: get!(python, b"_Z16THPVariable_WrapRKN2at10TensorBaseE"),
                 threads: cpu.get(b"torch_get_num_threads").ok().map(|f| *f),
+                kinds: kinds::kinds(py)?,
                 _libraries: [cpu, python],
             })
         }
@@ -226,7 +234,7 @@ impl Shims {
         if rc != 0 {
             return Err(failed("give a tensor's address"));
         }
-        let here = kind == device.kind && (kind == CPU || index == device.index);
+        let here = kind == kinds::number(device) && (kind == CPU || index == device.index);
         Ok((p as u64, dtype, here))
     }
 
@@ -243,7 +251,7 @@ impl Shims {
                 | (self.device_index)(h, &mut index)
         };
         match rc {
-            0 => Ok((dtype, Device { kind, index })),
+            0 => Ok((dtype, self.kinds.of_torch(kind, index))),
             _ => Err(failed("tell a tensor's device")),
         }
     }
@@ -281,7 +289,7 @@ impl Shims {
                 sizes.as_ptr(),
                 strides.as_ptr(),
                 dtype,
-                device.kind,
+                kinds::number(device),
                 device.index,
                 &mut h,
             );
@@ -315,7 +323,7 @@ impl Shims {
                 strides.as_ptr(),
                 0,
                 dtype,
-                device.kind,
+                kinds::number(device),
                 device.index,
                 &mut h,
             )
@@ -340,6 +348,19 @@ impl Shims {
     pub unsafe fn copy(&self, to: Handle, from: Handle) -> bool {
         // SAFETY: by the caller's promise.
         unsafe { (self.copy)(to, from, 1) == 0 }
+    }
+
+    /// Has PyTorch issue one piece of work on its current stream of a device; false if it refuses.
+    pub fn issue_one(&self, device: Device) -> bool {
+        let Some((h, _)) = self.allocate(&[1], &[1], dtype_code(DType::F32), device) else {
+            return false;
+        };
+        // SAFETY: the tensor is owned, and forgotten here. Its memory goes to later work of the same stream.
+        unsafe {
+            let done = (self.zero)(h) == 0;
+            self.release(h);
+            done
+        }
     }
 
     /// Releases an owned tensor.

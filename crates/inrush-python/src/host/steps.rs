@@ -1,10 +1,10 @@
 //! Steps that need the interpreter, arguments and results, and exceptions.
 
+use super::kinds;
 use super::run::{Call, laid_out, run_error, scalar, share};
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
 use inrush_base::same_strides;
-use inrush_host::devices;
 use inrush_host::gpu::plan::{CheckInput, Op, Plain};
 use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
 use inrush_host::program::{Device, Out, StepKind};
@@ -33,6 +33,10 @@ pub fn step(
                 StepKind::Call(c) => c,
                 _ => return Err(PyRuntimeError::new_err("no called operator")),
             };
+            if let Some(teller) = torch.teller {
+                // The operator may have other streams wait for this one.
+                teller.tell(torch.shims, torch.device, torch.stream);
+            }
             super::call::run(c, py, call)
         }
         Op::View(v) => {
@@ -232,7 +236,7 @@ pub fn raise_stop(
 /// Returns PyTorch's exception for too little memory, by asking for the memory once more: its message tells how the rest is
 /// used.
 pub fn out_of_memory(py: Python<'_>, device: Device, bytes: u64) -> PyErr {
-    let name = devices::name(device);
+    let name = kinds::name(device);
     let ask = || -> PyResult<PyErr> {
         let torch = py.import("torch")?;
         let options = PyDict::new(py);

@@ -1,12 +1,14 @@
 //! The executor's host in PyTorch's process, over libtorch's C functions.
 
 use super::aten_library::Functions;
+use super::device;
 use super::run::Call;
 use super::shim::{Handle, Shims};
 use super::steps;
 use super::tensor::Owned;
 use crate::errors::raise;
 use inrush_base::Error;
+use inrush_host::devices;
 use inrush_host::gpu::cublas::{self, Blas};
 use inrush_host::gpu::driver::{DevicePtr, Stream};
 use inrush_host::gpu::plan::Op;
@@ -24,6 +26,8 @@ pub struct Torch {
     pub library: &'static Functions,
     pub device: Device,
     pub stream: Stream,
+    /// Tells PyTorch of work, where it has to be told.
+    pub teller: Option<&'static device::Functions>,
 }
 
 /// The native part of a call's state.
@@ -120,9 +124,12 @@ impl Host for Torch {
         })
     }
 
-    /// Returns PyTorch's handle for the thread, device and stream, if the process has cuBLAS.
+    /// Returns PyTorch's handle for the thread, device and stream, if the process has cuBLAS and the device uses it. Other products
+    /// are PyTorch's own functions.
     fn blas(&self, call: &mut Call<'_>) -> PyResult<Option<(&'static Blas, usize)>> {
-        let Some(blas) = cublas::loaded() else {
+        let has_library =
+            devices::by_torch_number(self.device.kind).is_some_and(|k| k.products().is_some());
+        let Some(blas) = cublas::loaded().filter(|_| has_library) else {
             return Ok(None);
         };
         let handle = (call.py.import(intern!(call.py, "torch._C"))?)

@@ -37,9 +37,8 @@ fn setup(py: Python<'_>) -> Result<Setup> {
     let find = || -> PyResult<(PathBuf, PathBuf, String)> {
         let python = py.import("sys")?.getattr("executable")?.extract()?;
         let package: PathBuf = py.import("inrush")?.getattr("__file__")?.extract()?;
-        let version = py
-            .import("importlib.metadata")?
-            .call_method1("version", ("triton",))?
+        let version = (py.import("inrush.gpu")?.getattr("triton_release")?)
+            .call0()?
             .extract()?;
         Ok((
             python,
@@ -60,6 +59,7 @@ fn setup(py: Python<'_>) -> Result<Setup> {
         workers: std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORKERS)),
         patience: PATIENCE,
         ptx: false,
+        shared: true,
     })
 }
 

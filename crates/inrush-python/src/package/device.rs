@@ -6,15 +6,16 @@
 
 use super::{Inputs, SignatureLines, signature_lines, weight_copy, weight_view};
 use crate::errors::raise;
-use crate::host::device::{Functions, functions, present};
+use crate::host::device::{Functions, OnStream, functions, present};
+use crate::host::kinds;
 use crate::host::run::{scalar, share};
 use crate::host::shim::{Shims, shims};
 use crate::host::tensor::Owned;
 use inrush_base::{Error, ErrorKind};
-use inrush_host::gpu::driver::DevicePtr;
+use inrush_host::gpu::driver::{DevicePtr, Driver};
 use inrush_host::native::{
     Argument, DeviceTensor, Model, NewWeight, Options, Output, Owner, Stream, TensorLibrary,
-    check_kind, device,
+    check_kind,
 };
 use inrush_host::program::Device;
 use inrush_host::{Shape, devices, dtype_code, dtype_of};
@@ -46,14 +47,25 @@ impl fmt::Debug for Torch {
 impl TensorLibrary for Torch {
     fn allocate(&self, s: &Shape, stream: Stream) -> Option<(Owner, DevicePtr)> {
         // PyTorch gives freed memory to later work of the stream that was current at the allocation.
-        let _on = self.streams.enter(self.device, stream)?;
+        let on = self.enter(stream).ok()?;
         let made = (self.shims).allocate(&s.sizes, &s.strides, s.dtype, self.device);
         let (handle, address) = made?;
         let owned = Owned {
             handle,
             shims: self.shims,
         };
-        Some((Arc::new(owned), address))
+        match on {
+            Entered::Stream(_) => Some((Arc::new(owned), address)),
+            Entered::Apart(driver, current) => {
+                driver.synchronize(current).ok()?;
+                let lent = Lent {
+                    owned,
+                    driver,
+                    device: self.device,
+                };
+                Some((Arc::new(lent), address))
+            }
+        }
     }
 
     unsafe fn copy(
@@ -63,7 +75,10 @@ impl TensorLibrary for Torch {
         stream: Stream,
     ) -> inrush_base::Result<()> {
         let failed = || Error::machine("PyTorch refuses to copy a tensor into another layout");
-        let _on = self.streams.enter(self.device, stream).ok_or_else(failed)?;
+        let on = self.enter(stream)?;
+        if let Entered::Apart(driver, _) = &on {
+            driver.synchronize(stream)?;
+        }
         let over = |at, s: &Shape| {
             let made = (self.shims).blob(at, &s.sizes, &s.strides, s.dtype, self.device);
             made.map(|handle| Owned {
@@ -74,10 +89,51 @@ impl TensorLibrary for Torch {
         let to = over(to, to_shape).ok_or_else(failed)?;
         let from = over(from, from_shape).ok_or_else(failed)?;
         // SAFETY: both handles are owned; the memory is the caller's by its promise.
-        match unsafe { self.shims.copy(to.handle, from.handle) } {
-            true => Ok(()),
-            false => Err(failed()),
+        if !unsafe { self.shims.copy(to.handle, from.handle) } {
+            return Err(failed());
         }
+        match &on {
+            Entered::Apart(driver, current) => driver.synchronize(*current),
+            Entered::Stream(_) => Ok(()),
+        }
+    }
+}
+
+/// A stream that PyTorch works on.
+enum Entered {
+    /// The one that was asked for, which is PyTorch's current one while this lives.
+    Stream(#[allow(dead_code, reason = "dropped at the end")] OnStream),
+    /// One of the driver's own, which is none of PyTorch's. PyTorch works on its current one, and one of both is waited for before the
+    /// other one goes on.
+    Apart(Driver, Stream),
+}
+
+/// Memory that PyTorch lends to work of streams that it does not know.
+struct Lent {
+    owned: Owned,
+    driver: Driver,
+    device: Device,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let context = self.driver.primary_context(self.device.index);
+        let entered = context.and_then(|c| self.driver.enter(c));
+        // PyTorch gives the memory to other work at once. After a failure of the device nothing runs.
+        _ = entered.map(|_entered| self.driver.synchronize_all());
+    }
+}
+
+impl Torch {
+    /// Has PyTorch work on a stream.
+    fn enter(&self, stream: Stream) -> inrush_base::Result<Entered> {
+        let failed = || Error::machine("PyTorch does not take a stream of the device");
+        if self.streams.knows(self.device, stream) {
+            let on = self.streams.enter(self.device, stream).ok_or_else(failed)?;
+            return Ok(Entered::Stream(on));
+        }
+        let current = self.streams.current(self.device)?;
+        Ok(Entered::Apart(devices::driver(self.device)?, current))
     }
 }
 
@@ -98,8 +154,7 @@ type Arguments<'py> = (Vec<Argument>, SmallVec<[Bound<'py, PyAny>; 16]>);
 impl DevicePackage {
     /// Returns PyTorch's current stream of the device.
     fn stream(&self) -> PyResult<Stream> {
-        let stream = self.torch.streams.stream(self.torch.device);
-        stream.ok_or_else(|| raise(Error::machine("PyTorch gives no stream of the device")))
+        (self.torch.streams.current(self.torch.device)).map_err(raise)
     }
 
     /// Reads the arguments of a call.
@@ -196,7 +251,8 @@ impl DevicePackage {
             }
             return shims.view(py, h, &t.sizes, &t.strides, steps(from), Some(code));
         }
-        let Some((own, Some(from))) = t.owner::<Owned>() else {
+        let lent = t.owner::<Lent>().map(|(lent, from)| (&lent.owned, from));
+        let Some((own, Some(from))) = t.owner::<Owned>().or(lent) else {
             return Err(raise(Error::internal("an output in memory of no tensor")));
         };
         // SAFETY: the output holds the tensor.
@@ -217,6 +273,11 @@ impl DevicePackage {
 
 #[pymethods]
 impl DevicePackage {
+    /// Says which records of kernels were not used, and what could not be kept.
+    fn notes(&self) -> Vec<String> {
+        self.model.notes()
+    }
+
     #[pyo3(signature = (*args))]
     fn __call__<'py>(
         &self,
@@ -225,9 +286,13 @@ impl DevicePackage {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let stream = self.stream()?;
         let (values, held) = self.arguments(args)?;
-        let outputs = py
-            .detach(|| self.model.call(&values, Some(stream)))
-            .map_err(|e| call_error(py, &e))?;
+        let outputs = py.detach(|| {
+            let outputs = self.model.call(&values, Some(stream));
+            let t = &self.torch;
+            t.streams.tell(t.shims, t.device, stream);
+            outputs
+        });
+        let outputs = outputs.map_err(|e| call_error(py, &e))?;
         let mut results: SmallVec<[Py<PyAny>; 8]> = SmallVec::new();
         for (value, spec) in outputs.iter().zip(&self.signature.outputs) {
             if *spec == OutputSpec::Mutation {
@@ -325,7 +390,8 @@ fn materialized<'py>(arg: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(copy)
 }
 
-/// Loads a package for the GPU `on`, such as `cuda:0`: a callable of flat arguments, and what these are.
+/// Loads a package for the GPU `on`, such as `cuda:0`: a callable of flat arguments, and what these are. Kernels whose source the package
+/// holds are built by this interpreter's Triton if `build_kernels` is true; `records` is a folder that keeps them besides the cache.
 #[pyfunction]
 pub fn load_device_package(
     py: Python<'_>,
@@ -334,25 +400,20 @@ pub fn load_device_package(
     seed: i64,
     cuda_graphs: bool,
     concurrent: usize,
+    build_kernels: bool,
+    records: Option<PathBuf>,
 ) -> PyResult<(DevicePackage, Inputs)> {
-    let device = device::parse(on).map_err(raise)?;
+    let device = kinds::kinds(py)?.parse(on)?;
     let in_file = |e: Error| raise(e.in_file(path.display().to_string()));
     let package = py.detach(|| Package::open(&path)).map_err(raise)?;
     check_kind(&package, device).map_err(in_file)?;
-    // Tensors of PyTorch do not tell kinds apart that share its name.
-    let shares = |k: &devices::Executed| k.device.name != k.device.torch_name;
-    if devices::by_torch_number(device.kind)
-        .as_ref()
-        .is_some_and(shares)
-    {
-        return Err(raise(Error::unsupported(format!(
-            "`{on}`: packages run on such devices without PyTorch; `inrush_runtime.load` takes its tensors by DLPack"
-        ))));
-    }
     if !present(py, device)? {
         return Err(raise(Error::machine(format!(
-            "`{on}`: PyTorch sees no such device on this machine"
+            "`{on}`: PyTorch sees no such device on this machine; without PyTorch `inrush_runtime.load` runs packages on all kinds"
         ))));
+    }
+    if let Some(e) = kinds::refusal(py, device) {
+        return Err(raise(e));
     }
     let torch = Torch {
         shims: shims(py)?,
@@ -364,6 +425,9 @@ pub fn load_device_package(
         capture: cuda_graphs,
         seed,
         library: Some(Arc::new(torch)),
+        build_kernels,
+        python: py.import("sys")?.getattr("executable")?.extract()?,
+        records,
     };
     let model = py
         .detach(|| Model::from_package(&package, device, options))
