@@ -123,6 +123,7 @@ fn root() -> PathBuf {
 
 /// Runs a command, in the root unless it names a folder.
 fn run(command: &mut Command) -> Result<(), String> {
+    command.envs(test::seed());
     if command.get_current_dir().is_none() {
         command.current_dir(root());
     }
@@ -139,6 +140,7 @@ fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
     let status = Command::new(env!("CARGO"))
         .args(args)
         .envs(env.iter().copied())
+        .envs(test::seed())
         .current_dir(root())
         .status()
         .map_err(|e| format!("cargo: {e}"))?;

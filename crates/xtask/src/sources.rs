@@ -37,6 +37,7 @@ const PLAIN: &[&str] = &[
     "inrush-passes",
     "inrush-program",
     "inrush-python",
+    "inrush-remote",
     "inrush-replay",
     "inrush-rocm",
     "inrush-runtime",
@@ -116,6 +117,10 @@ const NAMES_DEVICES: &[(&str, &str)] = &[
     (
         "inrush-python/src/host/torch.rs",
         "PyTorch's function for a handle of cuBLAS",
+    ),
+    (
+        "inrush-python/src/host/engine.rs",
+        "an option of the user's, by its name",
     ),
     (
         "inrush-python/src/callable.rs",

@@ -5,18 +5,18 @@
 //!            -> wheels: torch.compile, packages, drawn programs, public models -> drawn graphs
 //! ```
 //!
-//! Fast checks come first, and random tests with new seeds last: their failures are no reason to
-//! miss what the others say. A tool that cannot be had (clang, an emulator, public models) is
+//! Fast checks come first, and random tests last: their failures are no reason to miss what the
+//! others say. Each commit has seeds of its own, so that a failure repeats. A tool that cannot be had (clang, an emulator, public models) is
 //! skipped with a line that says so.
 
 use crate::{cargo, docs, fuzz, root, run, tidy};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
-/// How long graphs are drawn, from a new seed each time. Algorithms that none took are looked for after that.
+/// How long graphs are drawn, from the commit's seed. Algorithms that none took are looked for after that.
 const GRAPHS_SECONDS: u32 = 90;
 /// How long graphs are drawn whose block programs are interpreted. Strategies that none took are looked for after that.
 const BLOCKS_SECONDS: u32 = 20;
@@ -24,16 +24,17 @@ const BLOCKS_SECONDS: u32 = 20;
 /// it 20 s the first time.
 const NEON_SECONDS: u32 = 45;
 
-/// Public models that are compiled with the tests, others every day.
+/// Public models that are compiled with the tests, others for each commit.
 const SURVEYED: &str = "8";
 
-/// How long programs are drawn with the tests, with seeds that no run had before.
+/// How long programs are drawn with the tests.
 const DRAWN_SECONDS: &str = "60";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
 /// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time.
 pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
-    step("formatting, lints, layers");
+    let seed = SEED.get_or_init(commit_seed);
+    step(&format!("formatting, lints, layers (INRUSH_SEED={seed})"));
     tidy::tidy()?;
     docs::docs(true)?;
     // Whatever runs compiled code runs it in poisoned memory.
@@ -236,11 +237,10 @@ fn clang() -> Option<(String, String)> {
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
 const GPU_BUILDS: &str = "40";
 
-/// Graphs that are drawn for GPUs, from a new seed each time; the interpreter takes half a second for one.
+/// Graphs that are drawn for GPUs; the interpreter takes half a second for one.
 const GPU_DRAWN: &str = "16";
 
-/// The kernels of the file tests and of drawn graphs for GPUs, without a GPU: built by Triton for two vendors, run in its
-/// interpreter.
+/// The kernels of the file tests and of drawn graphs for GPUs, without a GPU: built by Triton, run in its interpreter.
 fn gpu_kernels(python: &str) -> Result<(), String> {
     step("GPU kernels");
     let found = Command::new(python)
@@ -306,14 +306,53 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
         ],
         &[],
     )?;
-    let check = root().join("python").join("triton_check.py");
-    let targets = "cuda:90,hip:gfx942";
-    run(Command::new(python)
-        .arg(&check)
-        .args([&folder, "--build", targets, "--limit", GPU_BUILDS]))?;
-    run(Command::new(python)
-        .arg(&check)
-        .args([&folder, "--run", "--jobs", &workers(8)]))
+    let check = |folder: &str, more: &[&str]| {
+        let check = root().join("python").join("triton_check.py");
+        run(Command::new(python).arg(check).arg(folder).args(more))
+    };
+    check(&folder, &["--build", "cuda:90", "--limit", GPU_BUILDS])?;
+    check(&folder, &["--run", "--jobs", &workers(8)])?;
+    // The text of a kernel depends on the vendor: products in float64 have no `tl.dot` on some.
+    let second = format!("{folder}_amd");
+    _ = std::fs::remove_dir_all(&second);
+    let gpucheck = [
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "inrush-gpucheck",
+        "--",
+    ];
+    let sources = [&second, "rocm:mi300x", "tests", &tests, "tests", &drawn];
+    cargo(&[&gpucheck[..], &sources].concat(), &[])?;
+    check(&second, &["--build", "hip:gfx942", "--limit", GPU_BUILDS])?;
+    let products = ["--run", "--filter", "gpu_tile", "--jobs", &workers(2)];
+    check(&second, &products)
+}
+
+/// The seed of this run of the tests, once it has one.
+static SEED: OnceLock<String> = OnceLock::new();
+
+/// Returns the environment variable that tells tests where to begin to draw.
+pub(crate) fn seed() -> Option<(&'static str, &'static str)> {
+    SEED.get().map(|s| ("INRUSH_SEED", s.as_str()))
+}
+
+/// Returns `INRUSH_SEED`, else a number that the commit decides, else one from the clock.
+fn commit_seed() -> String {
+    if let Ok(given) = std::env::var("INRUSH_SEED") {
+        return given;
+    }
+    let commit = output(Command::new("git").args(["rev-parse", "--short=8", "HEAD"]));
+    let found = commit
+        .ok()
+        .and_then(|c| u32::from_str_radix(c.get(..8)?, 16).ok());
+    let clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |d| d.as_secs())
+    };
+    found.map_or_else(|| clock().to_string(), |n| n.to_string())
 }
 
 /// Announces a step, with the minutes and seconds since the first.
