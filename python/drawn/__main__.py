@@ -40,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0..199", help="`FIRST..LAST`")
     parser.add_argument("--fresh", action="store_true", help="seeds from INRUSH_SEED, else from the clock; the first one is printed")
+    parser.add_argument("--count", type=int, default=1_000_000, metavar="N", help="with --fresh: how many seeds at most")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--device", default="cpu", help="`cuda` for programs on a GPU")
     parser.add_argument("--seconds", type=float, help="draw no more programs after so many")
@@ -56,8 +57,8 @@ def arguments() -> argparse.Namespace:
 def seeds(options: argparse.Namespace) -> Iterator[int]:
     if options.fresh:
         first = int(os.environ.get("INRUSH_SEED", time.time())) % 1_000_000 * 1000
-        print(f"seeds from {first}: --seeds {first}..{first + 999_999} repeats them", flush=True)
-        return iter(range(first, first + 1_000_000))
+        print(f"seeds from {first}: --seeds {first}..{first + options.count - 1} repeats them", flush=True)
+        return iter(range(first, first + options.count))
     first, last = (int(n) for n in options.seeds.split(".."))
     return iter(range(first, last + 1))
 

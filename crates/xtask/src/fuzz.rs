@@ -70,7 +70,7 @@ pub(crate) fn fuzz(seconds: u32, only: Option<&str>, args: &[String]) -> Result<
 
 /// Draws graphs for a while and compares compiled code with the interpreter. `env` names the tools that run NEON's.
 pub(crate) fn graphs(seconds: u32, args: &[String], env: &[(&str, &str)]) -> Result<(), String> {
-    eprintln!("==> drawn graphs, {seconds} s");
+    eprintln!("==> drawn graphs, {seconds} s at most");
     let (seconds, out) = (seconds.to_string(), root().join("target").join("drawn"));
     let out = out.display().to_string();
     let mut all = vec![

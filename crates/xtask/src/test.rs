@@ -16,19 +16,37 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How long each fuzz target runs with the tests.
 const FUZZ_SECONDS: u32 = 20;
-/// How long graphs are drawn, from the commit's seed. Algorithms that none took are looked for after that.
-const GRAPHS_SECONDS: u32 = 90;
-/// How long graphs are drawn whose block programs are interpreted. Strategies that none took are looked for after that.
-const BLOCKS_SECONDS: u32 = 20;
-/// How long graphs are drawn whose kernels run in the emulator, several a second once clang has built its C library, which takes
-/// it 20 s the first time.
-const NEON_SECONDS: u32 = 45;
+/// How many things are drawn, so that a commit is checked alike on every machine, and the seconds after which a slow machine stops.
+/// Strategies that none took are looked for after that.
+struct Draws {
+    count: &'static str,
+    seconds: u32,
+}
+
+/// Graphs on every level of this processor.
+const GRAPHS: Draws = Draws {
+    count: "300",
+    seconds: 240,
+};
+/// Graphs whose block programs are interpreted.
+const BLOCKS: Draws = Draws {
+    count: "300",
+    seconds: 120,
+};
+/// Graphs whose kernels run in the emulator, several a second once clang has built its C library, which takes it 20 s the first
+/// time.
+const NEON: Draws = Draws {
+    count: "100",
+    seconds: 120,
+};
+/// Programs of PyTorch, in one process and in several.
+const PROGRAMS: Draws = Draws {
+    count: "96",
+    seconds: 180,
+};
 
 /// Public models that are compiled with the tests, others for each commit.
 const SURVEYED: &str = "8";
-
-/// How long programs are drawn with the tests.
-const DRAWN_SECONDS: &str = "60";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
 /// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time.
@@ -64,24 +82,28 @@ pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
         torch_compile(&python)?;
     }
     step("drawn graphs");
-    let args = ["--jobs", "2", "--reach", "yes"].map(String::from);
-    fuzz::graphs(GRAPHS_SECONDS, &args, &[])?;
+    draw_graphs(&GRAPHS, &["--reach", "yes"], &[])?;
     step("drawn graphs as block programs, interpreted");
-    let args = ["--jobs", "2", "--level", "h100", "--reach", "yes"].map(String::from);
-    fuzz::graphs(BLOCKS_SECONDS, &args, &[])?;
+    draw_graphs(&BLOCKS, &["--level", "h100", "--reach", "yes"], &[])?;
     if env
         .iter()
         .any(|(k, v)| *k == "INRUSH_UNICORN" && !v.is_empty())
     {
         step("drawn graphs for NEON, in the emulator");
-        let args = ["--jobs", "2", "--level", "neon"].map(String::from);
-        fuzz::graphs(NEON_SECONDS, &args, &env)?;
+        draw_graphs(&NEON, &["--level", "neon"], &env)?;
     }
     if with_fuzz {
         step("fuzz targets");
         fuzz::fuzz(FUZZ_SECONDS, None, &[])?;
     }
     Ok(())
+}
+
+/// Draws graphs in two processes.
+fn draw_graphs(draws: &Draws, more: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    let args = [&["--jobs", "2", "--count", draws.count], more].concat();
+    let args: Vec<String> = args.into_iter().map(String::from).collect();
+    fuzz::graphs(draws.seconds, &args, env)
 }
 
 /// Runs PyTorch's operator samples against a fresh wheel and writes `docs/coverage.md`.
@@ -149,7 +171,8 @@ fn torch_compile(python: &str) -> Result<(), String> {
     run(Command::new(python)
         .arg(root().join("python").join("drawn"))
         .args(["--fresh", "--pairs", "12"])
-        .args(["--seconds", DRAWN_SECONDS])
+        .args(["--count", PROGRAMS.count])
+        .args(["--seconds", &PROGRAMS.seconds.to_string()])
         .args(["--workers", &workers(8)]))?;
     survey_some()
 }

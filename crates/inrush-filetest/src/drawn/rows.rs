@@ -53,7 +53,9 @@ pub(super) fn row(m: &mut Make) -> Option<ValueId> {
     let fixed = op.contains("grid_sampler");
     if !sizes.is_empty() && !fixed && m.r.odds(2, 3) {
         let (from, to) = (m.r.of(&sizes), m.size());
-        change.insert(from, to);
+        // Ranges of indices are for the sizes of the example: they hold for larger ones, too.
+        let indices = (shapes.iter().zip(&e.ranges)).any(|(s, r)| r.is_some() && !s.0.is_float());
+        change.insert(from, if indices { to.max(from) } else { to });
     }
     let to = m.float();
     // Ranges are for `f32`: near their ends a half could be rounded out of them.
