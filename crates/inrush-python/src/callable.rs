@@ -1,38 +1,41 @@
 //! Compiled graphs as Python callables.
 //!
-//! A [`Compiled`] goes through up to three states, each entered once:
+//! A [`Compiled`] has a program for all sizes and, on GPUs, may have one for the sizes of the traced
+//! call ([`known`]). Each is a [`Version`], which goes through two states:
 //!
 //! ```text
 //! pending --finish--> ready            kernels are built; calls run the program
-//!    |
-//!    '----replace---> instead          the build failed; calls run the function that was captured
 //! ```
 //!
 //! With the option `later` the compiler returns in state pending, and the build goes on in a
 //! thread. The first call waits for it. The interpreter's lock is released while it waits, and
-//! signals are answered between two waits, so that Ctrl-C ends a long build.
+//! signals are answered between two waits, so that Ctrl-C ends a long build. Kernels for all sizes
+//! are built in a thread once those for known sizes are ready. If a build has failed, calls run the
+//! function that was captured ([`Compiled::replace`]).
 
-use crate::compile::{self, Outcome, Pending, Report, Settings, Tune};
+use crate::compile::{self, Outcome, Pending, Report, Settings, State, Tune, known};
 use crate::errors::raise;
 use crate::host::run::{MachineCode, Runner};
+use crate::host::shim::shims;
 use inrush_base::Error;
 use inrush_host::program::HostProgram;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A compiled graph. It is called with its flat arguments, or as AOTAutograd does with one list of them, which it empties
 /// so that inputs can be freed during the call. It gives a tuple.
 #[pyclass(frozen, weakref, module = "inrush._native")]
 pub struct Compiled {
-    /// Set once the kernels are loaded. Read without a lock by every call.
-    ready: OnceLock<(Runner, Report)>,
-    /// The build that goes on. Never locked while the interpreter's lock is held.
-    pending: Mutex<Option<Box<Pending>>>,
+    /// The program for all sizes.
+    general: Version,
+    /// The program for the sizes of the traced call.
+    known: Option<(Vec<known::Check>, Version)>,
     /// The function that calls run after a failed build.
     instead: OnceLock<Py<PyAny>>,
     /// True if calls enter the interpreter: for a called operator or a step that only Python does.
@@ -41,30 +44,70 @@ pub struct Compiled {
     threads: Option<usize>,
 }
 
-impl Compiled {
-    /// Wraps a graph whose machine code is loaded.
-    pub fn new(runner: Runner, report: Report, threads: Option<usize>) -> Compiled {
-        let python = runner.program.enters_interpreter();
-        Compiled {
-            ready: OnceLock::from((runner, report)),
-            pending: Mutex::default(),
-            instead: OnceLock::new(),
-            python,
-            threads,
+/// A program and its machine code.
+struct Version {
+    /// Set once the kernels are loaded. Read without a lock by every call.
+    ready: OnceLock<(Runner, Report)>,
+    /// The build that goes on or did not start. Never locked while the interpreter's lock is held.
+    pending: Mutex<Unbuilt>,
+}
+
+/// What is there of a program before it is ready.
+enum Unbuilt {
+    Pending(Box<Pending>),
+    /// A thread reads it and gives it back ([`Version::stored`]).
+    Lent,
+    /// The program is ready, or its build has failed.
+    None,
+}
+
+impl Version {
+    fn new(state: State) -> Version {
+        let (ready, pending) = match state {
+            State::Ready(runner, report) => (OnceLock::from((runner, report)), Unbuilt::None),
+            State::Pending(p) => (OnceLock::new(), Unbuilt::Pending(p)),
+        };
+        Version {
+            ready,
+            pending: Mutex::new(pending),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Unbuilt> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the build in a thread, unless it runs or is done.
+    fn start(&self) -> Result<(), Error> {
+        match &mut *self.lock() {
+            Unbuilt::Pending(p) => p.start(),
+            // Who needs it starts it.
+            Unbuilt::Lent | Unbuilt::None => Ok(()),
         }
     }
 
     /// Waits for the build for a bounded time. Returns false if it goes on.
     fn wait(&self) -> PyResult<bool> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.lock();
         // Another thread may have waited for it meanwhile, with or without success.
-        if self.ready.get().is_none() {
-            if pending.as_mut().is_some_and(|p| !p.is_built()) {
+        if self.ready.get().is_some() {
+            return Ok(true);
+        }
+        match &mut *pending {
+            Unbuilt::Pending(p) => {
+                if !p.is_built().map_err(raise)? {
+                    return Ok(false);
+                }
+            }
+            Unbuilt::Lent => {
+                drop(pending);
+                std::thread::sleep(LENT);
                 return Ok(false);
             }
-            if let Some(p) = pending.take() {
-                let _ = self.ready.set(p.finish()?);
-            }
+            Unbuilt::None => {}
+        }
+        if let Unbuilt::Pending(p) = std::mem::replace(&mut *pending, Unbuilt::None) {
+            let _ = self.ready.set(p.finish()?);
         }
         Ok(true)
     }
@@ -81,6 +124,94 @@ impl Compiled {
         self.ready
             .get()
             .ok_or_else(|| raise(Error::machine("the kernels of this graph were not built")))
+    }
+
+    /// Calls `with` with the program, its objects and its report, built or not.
+    fn stored<T>(
+        &self,
+        py: Python<'_>,
+        with: impl FnOnce(&HostProgram, &[Py<PyAny>], &Report) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let pending = loop {
+            let taken = py.detach(|| {
+                let mut pending = self.lock();
+                match &*pending {
+                    Unbuilt::Pending(_) => std::mem::replace(&mut *pending, Unbuilt::Lent),
+                    Unbuilt::Lent => Unbuilt::Lent,
+                    Unbuilt::None => Unbuilt::None,
+                }
+            });
+            match taken {
+                Unbuilt::Pending(p) => break p,
+                Unbuilt::Lent => py.detach(|| std::thread::sleep(LENT)),
+                Unbuilt::None => {
+                    let (runner, report) = self.ready(py)?;
+                    return with(&runner.program, &runner.objects, report);
+                }
+            }
+        };
+        // Without a lock: `with` runs Python.
+        let lent = Lent {
+            version: self,
+            pending: Some(pending),
+        };
+        match &lent.pending {
+            Some(p) => with(&p.program, &p.objects, &p.report),
+            None => Err(raise(Error::internal("a program that is lent is gone"))),
+        }
+    }
+}
+
+/// A program that was taken out for a while; it goes back when this is dropped, after a panic too.
+struct Lent<'a> {
+    version: &'a Version,
+    pending: Option<Box<Pending>>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // Whoever holds the lock meanwhile finds the program lent, and waits for nothing.
+        if let Some(p) = self.pending.take() {
+            *self.version.lock() = Unbuilt::Pending(p);
+        }
+    }
+}
+
+/// How long a thread sleeps before it looks again at a program that another one reads.
+const LENT: Duration = Duration::from_millis(2);
+
+impl Compiled {
+    /// Wraps what the compiler gave.
+    fn new(outcome: Outcome, threads: Option<usize>) -> Compiled {
+        let enters = |s: &State| match s {
+            State::Ready(runner, _) => runner.program.enters_interpreter(),
+            State::Pending(p) => p.program.enters_interpreter(),
+        };
+        let known = outcome.known.as_ref();
+        Compiled {
+            python: enters(&outcome.general) || known.is_some_and(|(_, s)| enters(s)),
+            general: Version::new(outcome.general),
+            known: outcome.known.map(|(checks, s)| (checks, Version::new(s))),
+            instead: OnceLock::new(),
+            threads,
+        }
+    }
+
+    /// Returns the version that the first call runs.
+    fn first(&self) -> &Version {
+        self.known.as_ref().map_or(&self.general, |(_, v)| v)
+    }
+
+    /// Returns the version for the arguments of a call.
+    fn version<'py>(
+        &self,
+        py: Python<'py>,
+        argument: &dyn Fn(usize) -> Option<Bound<'py, PyAny>>,
+    ) -> PyResult<&Version> {
+        Ok(match &self.known {
+            Some((checks, version)) if known::fits(checks, shims(py)?, argument) => version,
+            _ => &self.general,
+        })
     }
 }
 
@@ -123,21 +254,29 @@ impl Compiled {
         if let Some(f) = self.instead.get() {
             return self.run_instead(f.bind(py), args);
         }
-        let runner = &self.ready(py)?.0;
         let out = match args.len() {
             1 if let Ok(list) = args.get_borrowed_item(0)?.cast::<PyList>() => {
                 let items: SmallVec<[Bound<'py, PyAny>; 16]> = list.iter().collect();
+                let version = self.version(py, &|k| items.get(k).cloned())?;
                 list.call_method0(intern!(py, "clear"))?;
-                runner.run(py, items.into_iter())?
+                version.ready(py)?.0.run(py, items.into_iter())?
             }
-            _ => runner.run(py, args.iter())?,
+            _ => {
+                let version = self.version(py, &|k| args.get_item(k).ok())?;
+                version.ready(py)?.0.run(py, args.iter())?
+            }
         };
         PyTuple::new(py, out)
     }
 
-    /// Waits until machine code is loaded. Raises errors of the C compiler and of the loader.
+    /// Waits until the machine code of the first call is loaded, and has that for other sizes built in a thread. Raises errors of
+    /// the C compiler and of the loader.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        self.ready(py).map(|_| ())
+        self.first().ready(py)?;
+        if self.known.is_some() {
+            py.detach(|| self.general.start()).map_err(raise)?;
+        }
+        Ok(())
     }
 
     /// Has calls run `function`, since [`Compiled::finish`] failed.
@@ -151,40 +290,44 @@ impl Compiled {
         self.python
     }
 
-    /// Returns the graph as the source of a file of `language`, `python` or `cpp`, in which it is called `name`.
+    /// Returns the graph as the source of a file of `language`, `python` or `cpp`, in which it is called `name`. The source is that
+    /// for all sizes.
     #[pyo3(signature = (name, language="python"))]
     fn source(&self, py: Python<'_>, name: &str, language: &str) -> PyResult<String> {
-        crate::source::print(py, &self.ready(py)?.0, name, language)
+        let print = |program: &HostProgram, objects: &[Py<PyAny>], _: &Report| {
+            crate::source::print(py, program, objects, name, language)
+        };
+        self.general.stored(py, print)
     }
 
-    /// How `pickle` writes it: the program and the report as bytes, the objects as a list in which operators stand by name.
+    /// How `pickle` writes it: programs and reports as bytes, the objects of each as a list in which operators stand by name.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let this = slf.get();
-        let (runner, report) = this.ready(py)?;
-        let bytes = serde_json::to_vec(&(&runner.program, report, this.threads))
-            .map_err(|e| PyValueError::new_err(e.to_string()))?;
-        // Operators are written by name and looked up again by `restore`. For every other object
-        // Python decides in what form, if any, it can be stored.
-        let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
-        let portable = py
-            .import("inrush.autograd.aot_cache")?
-            .getattr("portable")?;
-        let mut objects = Vec::new();
-        for o in &runner.objects {
-            let o = o.bind(py);
-            objects.push(match o.is_instance(&overload)? {
-                true => (true, o.call_method0("name")?),
-                false => (false, portable.call1((o,))?),
-            });
-        }
+        let mut lists = Vec::new();
+        let mut store = |v: &Version| {
+            v.stored(py, |program, objects, report| {
+                lists.push(portable(py, objects)?);
+                Ok((program.clone(), report.clone()))
+            })
+        };
+        let stored = Stored {
+            general: store(&this.general)?,
+            known: match &this.known {
+                Some((checks, v)) => Some((checks.clone(), store(v)?)),
+                None => None,
+            },
+            threads: this.threads,
+        };
+        let bytes =
+            serde_json::to_vec(&stored).map_err(|e| PyValueError::new_err(e.to_string()))?;
         let restore = py.import("inrush._native")?.getattr("restore")?;
-        (restore, (PyBytes::new(py, &bytes), objects)).into_pyobject(py)
+        (restore, (PyBytes::new(py, &bytes), lists)).into_pyobject(py)
     }
 
     /// Returns what compiling did: kernels, called operators with reasons, times of the stages in seconds.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (runner, r) = self.ready(py)?;
+        let (runner, r) = self.first().ready(py)?;
         let d = PyDict::new(py);
         let stages = PyDict::new(py);
         for (name, took) in &r.stages {
@@ -266,49 +409,105 @@ pub fn compile_fx(
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),
         }
     }
-    Ok(match compile::compile(py, gm, &settings, resolve)? {
-        Outcome::Ready(runner, report) => Compiled::new(runner, report, settings.threads),
-        Outcome::Pending(p) => Compiled {
-            ready: OnceLock::new(),
-            python: p.program.enters_interpreter(),
-            pending: Mutex::new(Some(p)),
-            instead: OnceLock::new(),
-            threads: settings.threads,
-        },
-    })
+    let outcome = compile::compile(py, gm, &settings, resolve)?;
+    let compiled = Compiled::new(outcome, settings.threads);
+    if !settings.later {
+        compiled.finish(py)?;
+    }
+    Ok(compiled)
 }
 
-/// Reads a compiled graph back; machine code comes from the cache, or is built again from the source.
+/// A compiled graph in the cache.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    general: (HostProgram, Report),
+    known: Option<(Vec<known::Check>, (HostProgram, Report))>,
+    threads: Option<usize>,
+}
+
+/// An object of a graph for `pickle`, and true if it is the name of an operator.
+type Portable<'py> = (bool, Bound<'py, PyAny>);
+
+/// Returns objects as they are stored. Operators are written by name and looked up again by [`restore`]. For every other object
+/// Python decides in what form, if any, it can be stored.
+fn portable<'py>(py: Python<'py>, objects: &[Py<PyAny>]) -> PyResult<Vec<Portable<'py>>> {
+    let overload = py.import("torch")?.getattr("_ops")?.getattr("OpOverload")?;
+    let portable = py
+        .import("inrush.autograd.aot_cache")?
+        .getattr("portable")?;
+    let store = |o: &Py<PyAny>| {
+        let o = o.bind(py);
+        Ok(match o.is_instance(&overload)? {
+            true => (true, o.call_method0("name")?),
+            false => (false, portable.call1((o,))?),
+        })
+    };
+    objects.iter().map(store).collect()
+}
+
+/// Reads a compiled graph back; machine code comes from the cache, or is built again from the source. `lists` has the objects of
+/// each program.
 #[pyfunction]
 pub fn restore(
     py: Python<'_>,
     bytes: &[u8],
-    objects: Vec<(bool, Bound<'_, PyAny>)>,
+    lists: Vec<Vec<(bool, Bound<'_, PyAny>)>>,
 ) -> PyResult<Compiled> {
+    let damaged = |e: String| PyValueError::new_err(format!("a stored graph is damaged: {e}"));
+    let stored: Stored = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+    let mut lists = lists.into_iter();
+    let mut objects = || {
+        let list = lists.next();
+        held(py, list.ok_or_else(|| damaged("objects are missing".into()))?)
+    };
+    let threads = stored.threads;
+    let (program, report) = stored.general;
+    let outcome = match stored.known {
+        None => Outcome {
+            general: restored(py, program, report, objects()?, threads, false)?,
+            known: None,
+        },
+        Some((checks, (other, known))) => Outcome {
+            general: restored(py, program, report, objects()?, threads, true)?,
+            known: Some((checks, restored(py, other, known, objects()?, threads, false)?)),
+        },
+    };
+    Ok(Compiled::new(outcome, threads))
+}
+
+/// Makes a stored program ready, or has it built `at_need`. A cache that was cleared, or another machine, builds again from the
+/// source, which is part of the program.
+fn restored(
+    py: Python<'_>,
+    mut program: HostProgram,
+    mut report: Report,
+    objects: Vec<Py<PyAny>>,
+    threads: Option<usize>,
+    at_need: bool,
+) -> PyResult<State> {
     let start = Instant::now();
-    let (mut program, mut report, threads): (HostProgram, Report, Option<usize>) =
-        serde_json::from_slice(bytes)
-            .map_err(|e| PyValueError::new_err(format!("a stored graph is damaged: {e}")))?;
     program.check(objects.len()).map_err(raise)?;
-    let ops = py.import("torch")?.getattr("ops")?;
-    let mut held = Vec::with_capacity(objects.len());
-    for (named, o) in objects {
-        held.push(match named {
-            true => operator(&ops, o.cast::<PyString>()?.to_str()?)?.unbind(),
-            false => o.unbind(),
-        });
-    }
-    // The source is part of the program. A cache that was cleared, or another machine, builds
-    // again.
     let pool = compile::pool(py, threads)?;
+    if at_need {
+        let pending = Pending::new(py, program, objects, report, pool)?;
+        return Ok(State::Pending(Box::new(pending)));
+    }
     let (code, cached) = compile::load(py, &mut program, &pool)?;
     report.stages = vec![("restore".into(), start.elapsed())];
     report.cached = cached;
-    Ok(Compiled::new(
-        Runner::new(program, held, code),
-        report,
-        threads,
-    ))
+    Ok(State::Ready(Runner::new(program, objects, code), report))
+}
+
+/// Returns the objects of a stored program.
+fn held(py: Python<'_>, objects: Vec<(bool, Bound<'_, PyAny>)>) -> PyResult<Vec<Py<PyAny>>> {
+    let ops = py.import("torch")?.getattr("ops")?;
+    let find = |(named, o): (bool, Bound<'_, PyAny>)| {
+        Ok(match named {
+            true => operator(&ops, o.cast::<PyString>()?.to_str()?)?.unbind(),
+            false => o.unbind(),
+        })
+    };
+    objects.into_iter().map(find).collect()
 }
 
 /// The operator of a name like `aten::add.Tensor`.

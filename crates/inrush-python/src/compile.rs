@@ -17,12 +17,12 @@
 //!    in a thread ([`Build`]), either awaited here or, with [`Settings::later`], by the first call.
 
 mod build;
+pub mod known;
 mod lower;
 mod place;
 mod report;
 mod settings;
 
-use self::build::{Build, Code};
 pub use self::build::{Pending, load};
 use self::lower::Lowering;
 use self::place::Place;
@@ -31,7 +31,7 @@ pub use self::report::Report;
 use self::report::{Watch, describe, write_trace};
 pub use self::settings::{Settings, Tune};
 use crate::errors::raise;
-use crate::fx::{self, Imported};
+use crate::fx::{self, Imported, Sizes};
 use crate::host::Engine;
 use crate::host::run::{MachineCode, Runner};
 use inrush_compile::{Observer, Options, Request, compile_sequence};
@@ -41,10 +41,29 @@ use pyo3::prelude::*;
 use std::time::Instant;
 
 /// The result of compiling.
-pub enum Outcome {
+pub struct Outcome {
+    /// The program for all sizes.
+    pub general: State,
+    /// The program for the sizes of the traced call, and how a call is compared with it.
+    pub known: Option<(Vec<known::Check>, State)>,
+}
+
+/// A compiled program.
+pub enum State {
     Ready(Runner, Report),
-    /// With [`Settings::later`].
+    /// Its kernels are being built, or will be when they are needed.
     Pending(Box<Pending>),
+}
+
+/// When kernels are built.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum When {
+    /// While the caller waits.
+    Now,
+    /// In a thread that starts now.
+    Later,
+    /// In a thread that [`Pending::start`] starts.
+    AtNeed,
 }
 
 /// Compiles an FX graph module of ATen operators. `resolve` tells what to call for an FX node; by default its target.
@@ -54,13 +73,58 @@ pub fn compile(
     settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Outcome> {
-    let mut watch = Watch::new(settings.trace.is_some());
+    let watch = Watch::new(settings.trace.is_some());
     // The device decides which tensors the graph can hold, so it is found before the import.
     let place = Place::of(py, gm, settings)?;
+    let gpu = place.gpu.is_some();
+    let imported = fx::import(py, gm, place.device, gpu, Sizes::Symbolic)?;
+    let checks = match gpu {
+        true => known::checks(&imported),
+        false => Vec::new(),
+    };
+    let when = match settings.later {
+        true => When::Later,
+        false => When::Now,
+    };
+    if checks.is_empty() {
+        let general = program(py, imported, &place, settings, resolve, watch, when)?;
+        return Ok(Outcome {
+            general,
+            known: None,
+        });
+    }
+    // Measuring is for sizes that are known.
+    let mut for_all = settings.clone();
+    if for_all.tune != Tune::Never {
+        for_all.tune = Tune::Known;
+    }
+    let general = program(py, imported, &place, &for_all, resolve, watch, When::AtNeed)?;
+    let mut for_known = settings.clone();
+    if let Some(folder) = &mut for_known.trace {
+        folder.push("known_sizes");
+    }
+    let watch = Watch::new(settings.trace.is_some());
+    let imported = fx::import(py, gm, place.device, gpu, Sizes::Known)?;
+    let known = program(py, imported, &place, &for_known, resolve, watch, when)?;
+    Ok(Outcome {
+        general,
+        known: Some((checks, known)),
+    })
+}
+
+/// Compiles an imported graph.
+fn program(
+    py: Python<'_>,
+    mut imported: Imported,
+    place: &Place,
+    settings: &Settings,
+    resolve: Option<&Bound<'_, PyAny>>,
+    mut watch: Watch,
+    when: When,
+) -> PyResult<State> {
     if settings.tune != Tune::Never {
         watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
     }
-    let mut imported = fx::import(py, gm, place.device, place.gpu.is_some())?;
     // Either way random operators are fixed before the stages run: they become calls, which advance
     // PyTorch's generator as eager does, or read a seed that the first node draws.
     match settings.fallback_random {
@@ -102,7 +166,7 @@ pub fn compile(
         py,
         imported: &imported,
         caps: &caps,
-        place: &place,
+        place,
         settings,
         resolve,
     };
@@ -112,16 +176,12 @@ pub fn compile(
     // stored.
     Engine::adapt(py, &mut program)?;
     // A call that tunes swaps kernels of a loaded engine, which a pending graph does not have.
-    if settings.later && tuning.is_none() {
-        let code = Code::of(py, &program)?;
-        let build = code.map(Build::start).transpose().map_err(raise)?;
-        return Ok(Outcome::Pending(Box::new(Pending {
-            program,
-            objects,
-            report: watch.report,
-            pool,
-            build,
-        })));
+    if when != When::Now && tuning.is_none() {
+        let mut pending = Pending::new(py, program, objects, watch.report, pool)?;
+        if when == When::Later {
+            pending.start().map_err(raise)?;
+        }
+        return Ok(State::Pending(Box::new(pending)));
     }
     let start = Instant::now();
     let (code, cached) = load(py, &mut program, &pool)?;
@@ -132,7 +192,7 @@ pub fn compile(
     }
     watch.add("build", start.elapsed());
     let runner = Runner::new(program, objects, code);
-    Ok(Outcome::Ready(runner, watch.report))
+    Ok(State::Ready(runner, watch.report))
 }
 
 /// Returns what the stages are told of the graph's nodes and integers.

@@ -99,6 +99,15 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
     object.as_ptr() as usize
 }
 
+/// How symbolic sizes are imported.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Sizes {
+    /// As symbols: the graph is for all sizes in their ranges.
+    Symbolic,
+    /// As the sizes of the call that was traced. Those without such a value stay symbols.
+    Known,
+}
+
 /// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are
 /// values that only PyTorch can hold. `gpu` is true for kernels of a GPU, interpreted ones too.
 ///
@@ -110,6 +119,7 @@ pub fn import<'py>(
     gm: &Bound<'py, PyAny>,
     device: Option<Device>,
     gpu: bool,
+    sizes: Sizes,
 ) -> PyResult<Imported> {
     let mut importer = Importer {
         names: Names::get(py)?,
@@ -129,7 +139,7 @@ pub fn import<'py>(
             constants: Vec::new(),
             sources: FxHashMap::default(),
         },
-        symbols: Symbols::default(),
+        symbols: Symbols::new(sizes == Sizes::Known),
         lines: FxHashMap::default(),
         traces: FxHashMap::default(),
         attributes: FxHashMap::default(),

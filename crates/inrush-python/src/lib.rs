@@ -25,7 +25,7 @@
 //!
 //! Lock discipline: stages, builds and native steps run without the interpreter's lock
 //! (`Python::detach`). A thread that holds that lock never blocks on a mutex whose owner may want
-//! it: `Compiled::pending` is locked by detached threads only, the table of targets is never locked
+//! it: `callable::Version::pending` is locked by detached threads only, the table of targets is never locked
 //! while Python runs, and graphs that are captured are taken by `try_lock`.
 
 mod callable;
@@ -131,14 +131,14 @@ mod _native {
     #[pyfunction]
     fn import_seconds(gm: &Bound<'_, PyAny>) -> PyResult<f64> {
         let start = std::time::Instant::now();
-        fx::import(gm.py(), gm, None, false)?;
+        fx::import(gm.py(), gm, None, false, fx::Sizes::Symbolic)?;
         Ok(start.elapsed().as_secs_f64())
     }
 
     /// Returns the text form of the graph that `gm` is imported as.
     #[pyfunction]
     fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
-        let imported = fx::import(gm.py(), gm, None, false)?;
+        let imported = fx::import(gm.py(), gm, None, false, fx::Sizes::Symbolic)?;
         inrush_graph::verify::verify(&imported.graph).map_err(errors::raise)?;
         Ok(imported.graph.print())
     }

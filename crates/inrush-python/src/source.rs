@@ -1,14 +1,20 @@
 //! Compiled graphs as source.
 
 use crate::errors::raise;
-use crate::host::run::Runner;
 use inrush_base::Error;
+use inrush_host::program::HostProgram;
 use inrush_runtime::cc;
 use inrush_source::{Code, Object, Unit};
 use pyo3::prelude::*;
 
 /// Prints a graph as a file of Python or C++. Objects of the interpreter are named by `inrush.source.expression`.
-pub fn print(py: Python<'_>, runner: &Runner, name: &str, language: &str) -> PyResult<String> {
+pub fn print(
+    py: Python<'_>,
+    program: &HostProgram,
+    held: &[Py<PyAny>],
+    name: &str,
+    language: &str,
+) -> PyResult<String> {
     let is_cpp = match language {
         "python" => false,
         "cpp" => true,
@@ -18,10 +24,9 @@ pub fn print(py: Python<'_>, runner: &Runner, name: &str, language: &str) -> PyR
             ))));
         }
     };
-    let program = &runner.program;
     let expression = py.import("inrush.source")?.getattr("expression")?;
-    let mut objects = Vec::with_capacity(runner.objects.len());
-    for o in &runner.objects {
+    let mut objects = Vec::with_capacity(held.len());
+    for o in held {
         let (named, text): (bool, String) = expression.call1((o,))?.extract()?;
         objects.push(if named {
             Object::Expression(text)

@@ -16,21 +16,56 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// A graph whose kernels are being built.
+/// A graph whose kernels are being built, or will be.
 pub struct Pending {
     pub program: HostProgram,
     /// Constants and called operators, by the program's ids.
     pub objects: Vec<Py<PyAny>>,
     pub report: Report,
-    pub pool: Arc<Pool>,
-    /// `None` if the graph has no kernels.
-    pub build: Option<Build>,
+    pool: Arc<Pool>,
+    /// `None` if the graph has no kernels, and once the build has started.
+    code: Option<Code>,
+    build: Option<Build>,
 }
 
 impl Pending {
-    /// Waits up to 50 ms, and returns true if all is built.
-    pub fn is_built(&mut self) -> bool {
-        self.build.as_mut().is_none_or(Build::is_done)
+    /// Collects what a build needs, and starts none.
+    pub fn new(
+        py: Python<'_>,
+        mut program: HostProgram,
+        objects: Vec<Py<PyAny>>,
+        report: Report,
+        pool: Arc<Pool>,
+    ) -> PyResult<Pending> {
+        Engine::adapt(py, &mut program)?;
+        Ok(Pending {
+            code: Code::of(py, &program)?,
+            program,
+            objects,
+            report,
+            pool,
+            build: None,
+        })
+    }
+
+    /// Starts the build in a thread, unless it runs.
+    ///
+    /// # Errors
+    /// A machine error if the process may have no more threads.
+    pub fn start(&mut self) -> Result<(), Error> {
+        if let Some(code) = self.code.take() {
+            self.build = Some(Build::start(code)?);
+        }
+        Ok(())
+    }
+
+    /// Starts the build if need be, waits up to 50 ms, and returns true if all is built.
+    ///
+    /// # Errors
+    /// Those of [`Pending::start`].
+    pub fn is_built(&mut self) -> Result<bool, Error> {
+        self.start()?;
+        Ok(self.build.as_mut().is_none_or(Build::is_done))
     }
 
     /// Loads what was built, without the interpreter's lock.

@@ -40,6 +40,8 @@ pub struct Symbols {
     odd: Option<Py<PyDict>>,
     made: Vec<Made>,
     env: Option<Env>,
+    /// Sizes are those of the call that is traced: a symbol with a hint is its hint.
+    known: bool,
 }
 
 /// A symbol for an integer without a translation.
@@ -57,6 +59,14 @@ struct Env {
 }
 
 impl Symbols {
+    /// Begins an import. If `known`, symbols with a hint are that number.
+    pub fn new(known: bool) -> Symbols {
+        Symbols {
+            known,
+            ..Symbols::default()
+        }
+    }
+
     /// Returns the expression of a SymInt; `None` for one that is no plain integer (the ragged size of a nested tensor).
     pub fn int(&mut self, x: &Exprs, val: &Bound<'_, PyAny>) -> PyResult<Option<Expr>> {
         let py = val.py();
@@ -218,14 +228,19 @@ impl Symbols {
             None => (i64::MIN, i64::MAX),
         };
         let hint = env.hints.bind(py).get_item(symbol)?;
+        let number = match &hint {
+            Some(h) => bound(h, i64::MIN).ok().filter(|h| *h != i64::MIN),
+            None => None,
+        };
+        if let (true, Some(n)) = (self.known, number) {
+            return Ok(Ok(Value::Ratio(x.int(n), 1)));
+        }
         let sym = match &hint {
             Some(_) => x.size_sym(name, lower, upper),
             None => x.unbacked_sym(name, lower, upper),
         };
-        if let Some(h) = hint
-            && let Some(h) = bound(&h, i64::MIN).ok().filter(|h| *h != i64::MIN)
-        {
-            x.set_hint(sym, h);
+        if let Some(n) = number {
+            x.set_hint(sym, n);
         }
         Ok(Ok(Value::Ratio(x.sym_expr(sym), 1)))
     }
