@@ -19,7 +19,7 @@ class Kernel(Launched):
         self.constants = constants
         self.divisible = divisible
         self.options = options
-        self.built = None
+        self.launcher = None
 
     def build(self):
         """Compiles the kernel."""
@@ -39,6 +39,18 @@ class Kernel(Launched):
             pairs = zip(arguments, self.signature.values(), strict=True)
             self.function[(programs,)](*(as_stored(*pair) for pair in pairs), **self.constants)
             return
-        if self.built is None:
-            self.built = self.build()
-        self.built[(programs, 1, 1)](*arguments, *self.constants.values())
+        self.start(programs, 1, 1, arguments)
+
+    def start(self, x, y, z, arguments):
+        """Launches a grid through Triton's launcher. What it takes besides the arguments is looked up once."""
+        if self.launcher is None:
+            from triton.runtime import driver
+
+            built = self.build()
+            # The binary is loaded where `run` is read.
+            run = built.run
+            self.launcher = run, built.function, built.packed_metadata, tuple(self.constants.values()), driver.active
+        run, function, metadata, constants, active = self.launcher
+        stream = active.get_current_stream(active.get_current_device())
+        # No metadata of the launch, no hooks around it.
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments, *constants)

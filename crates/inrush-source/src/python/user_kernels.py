@@ -27,6 +27,4 @@ class UserKernel(Kernel):
         if INTERPRETED:
             self.function[grid](**dict(zip(self.signature, arguments)), **self.constants)
             return
-        if self.built is None:
-            self.built = self.build()
-        self.built[grid](*arguments, *self.constants.values())
+        self.start(*grid, arguments)
