@@ -90,6 +90,8 @@ mod tests {
         (SumJoin, "4*(i1 // 4) + i1 % 4", "i1"),
         (SumJoin, "u*(i2 // u) + i2 % u", "i2"),
         (SumJoin, "12*(s1 // 12) + 4*((s1 // 4) % 3) + s1 % 4", "s1"),
+        (SumJoin, "4*u*(s1 // 4) + u*(s1 % 4)", "u*s1"),
+        (SumWiden, "4*u*((s1 // 4) % 3) + u*(s1 % 4)", "u*(s1 % 12)"),
         (SumWiden, "4*((s1 // 4) % 3) + s1 % 4", "(s1 % 12)"),
         (MinMaxDrop, "min(i0, s0)", "i0"),
         (MinMaxDrop, "max(s0, 1)", "s0"),

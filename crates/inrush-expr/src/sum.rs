@@ -5,7 +5,8 @@
 //! polynomial has one form and equality is a comparison of handles.
 //!
 //! Two rules reassemble an index that was split by division and modulo (delinearized): `b*(a // b)
-//! + a % b -> a`, and `x % k + k*((x // k) % m) -> x % (k*m)`.
+//! + a % b -> a`, and `x % k + k*((x // k) % m) -> x % (k*m)`. Both hold for multiples as well, such
+//! as by a stride that is a size.
 
 use crate::rules::{Rule, fired};
 use crate::{Expr, Exprs, Node, Op};
@@ -210,7 +211,7 @@ impl Exprs {
     /// overflow.
     fn join(&self, base: i64, terms: &Terms) -> Option<Option<Expr>> {
         for (k, (c, t)) in terms.iter().enumerate() {
-            let Node::Mod(x, b) = self.node(*t) else {
+            let Some((x, b, factor)) = self.remainder_in(*t) else {
                 continue;
             };
             if self.range(b).lo < 1 {
@@ -221,8 +222,9 @@ impl Exprs {
                 if j == k {
                     continue;
                 }
-                // Tests that `c2*t2` is `c*b*q`, or `c*b*(q % m)`.
+                // Tests that `c2*t2` is `c*factor*b*q`, or `c*factor*b*(q % m)`.
                 let is_upper = |part: Expr| {
+                    let part = factor.map_or(part, |f| self.mul(f, part));
                     let (zero, whole) = self.terms(self.mul(b, part));
                     matches!(whole.as_slice(), [(w, e)] if zero == 0 && e == t2 && c.checked_mul(*w) == Some(*c2))
                 };
@@ -237,6 +239,7 @@ impl Exprs {
                 } else {
                     continue;
                 };
+                let new = factor.map_or(new, |f| self.mul(f, new));
                 let (more, added) = self.terms(self.scale(new, *c));
                 let mut rest: Terms = smallvec![];
                 rest.extend(
@@ -251,6 +254,21 @@ impl Exprs {
             }
         }
         None
+    }
+
+    /// Returns `x`, `b` and what `x % b` is multiplied by in `t`.
+    fn remainder_in(&self, t: Expr) -> Option<(Expr, Expr, Option<Expr>)> {
+        match self.node(t) {
+            Node::Mod(x, b) => Some((x, b, None)),
+            Node::Product(f) => f.iter().enumerate().find_map(|(at, e)| {
+                let Node::Mod(x, b) = self.node(*e) else {
+                    return None;
+                };
+                let others = f.iter().enumerate().filter(|(k, _)| *k != at);
+                Some((x, b, Some(self.product(others.map(|(_, e)| *e)))))
+            }),
+            _ => None,
+        }
     }
 
     /// Returns the factor `q % m` of `t`, with its `m`.
