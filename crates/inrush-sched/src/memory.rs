@@ -144,11 +144,17 @@ fn round_up(ex: &Exprs, e: Expr) -> Expr {
     };
     // Rounding up each coefficient adds less than `ALIGN` for each unit of a term, and keeps the
     // sum comparable.
-    let simple = base >= 0 && terms.iter().all(|(c, t)| *c > 0 && ex.range(*t).lo >= 0);
+    // Numbers of chunks are rounded up, which is written with two signs: `-((-n) // 64)`.
+    let grows = |(c, t): &(i64, Expr)| match *c > 0 {
+        true => ex.range(*t).lo >= 0,
+        false => ex.range(*t).hi <= 0,
+    };
+    let simple = base >= 0 && terms.iter().all(grows);
     let rounded = || -> Option<Expr> {
         let mut out = ex.int(up(base)?);
         for (c, t) in &terms {
-            out = ex.add(out, ex.mul(ex.int(up(*c)?), *t));
+            let c = up(c.checked_abs()?)? * c.signum();
+            out = ex.add(out, ex.mul(ex.int(c), *t));
         }
         Some(out)
     };

@@ -13,7 +13,8 @@
 
 use super::{Block, BlockItem, Walk};
 use crate::{AccId, Def, ValId};
-use inrush_expr::Exprs;
+use inrush_base::DType;
+use inrush_expr::{Expr, Exprs};
 use inrush_loops::{ReduceOp, ScalarOp};
 
 /// Joins a loop that sums with the next one, which sums squares of distances to the mean.
@@ -35,13 +36,17 @@ struct Found {
 
 /// Finds the sum of squared distances, then the loop ahead of it that sums the same values.
 fn find(ex: &Exprs, block: &Block) -> Option<Found> {
-    let count = ex.as_int(block.dims[block.reduced()?].extent)?;
+    let count = block.dims[block.reduced()?].extent;
+    // Lanes that saw nothing have no mean.
+    if ex.range(count).lo < 1 {
+        return None;
+    }
     for (second, item) in block.items.iter().enumerate() {
         let BlockItem::Loop(w) = item else {
             continue;
         };
         for (squares, distance) in updates(block, &w.body) {
-            let Some((value, mean, sum)) = distances(block, distance, count) else {
+            let Some((value, mean, sum)) = distances(ex, block, distance, count) else {
                 continue;
             };
             // A sum that is wanted for itself stays one: means of lanes lose infinities.
@@ -94,10 +99,15 @@ fn only_for(block: &Block, items: &[BlockItem], sum: AccId, mean: ValId) -> bool
 }
 
 /// Matches `(v - mean)` times itself. Returns `v`, the mean, and the accumulator of the sum.
-fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, AccId)> {
+fn distances(
+    ex: &Exprs,
+    block: &Block,
+    square: ValId,
+    count: Expr,
+) -> Option<(ValId, ValId, AccId)> {
     let [d, e] = operands(block, square, ScalarOp::Mul)?;
     let [value, mean] = operands(block, d, ScalarOp::Sub)?;
-    let total = average(block, mean, count)?;
+    let total = average(ex, block, mean, count)?;
     match block.value(total).def {
         Def::Final(sum) if d == e => Some((value, mean, sum)),
         _ => None,
@@ -106,17 +116,32 @@ fn distances(block: &Block, square: ValId, count: i64) -> Option<(ValId, ValId, 
 
 /// Matches a value divided by `count`, or multiplied by its reciprocal where that is exact, as for powers of two. Returns the
 /// value.
-fn average(block: &Block, mean: ValId, count: i64) -> Option<ValId> {
+fn average(ex: &Exprs, block: &Block, mean: ValId, count: Expr) -> Option<ValId> {
     let number = |v: ValId| match block.value(v).def {
         Def::Const(c) => Some(c.as_f64()),
         _ => None,
     };
+    let known = ex.as_int(count).map(|n| n as f64);
     if let Some([total, n]) = operands(block, mean, ScalarOp::Div) {
-        return (number(n) == Some(count as f64)).then_some(total);
+        let same = match known {
+            Some(known) => number(n) == Some(known),
+            None => is_size(ex, block, n, count),
+        };
+        return same.then_some(total);
     }
     let [a, b] = operands(block, mean, ScalarOp::Mul)?;
     let (total, share) = if number(a).is_some() { (b, a) } else { (a, b) };
-    (number(share)? * count as f64 == 1.0).then_some(total)
+    (number(share)? * known? == 1.0).then_some(total)
+}
+
+/// Returns true if a value is this size as a number of floats.
+fn is_size(ex: &Exprs, block: &Block, v: ValId, size: Expr) -> bool {
+    match block.value(v).def {
+        Def::Index(e) => ex.prove_eq(e, size),
+        // Sizes are integers, and floats that can be sums hold them as well as any.
+        Def::Cast { arg, to } if to == DType::I64 || to.is_float() => is_size(ex, block, arg, size),
+        _ => false,
+    }
 }
 
 /// The two operands of an operation, if the value is made by it.

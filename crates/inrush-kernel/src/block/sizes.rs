@@ -32,6 +32,10 @@ const COLUMNS: i64 = 64;
 const FEW_ROWS: i64 = 16;
 /// Programs for each multiprocessor up to which the rows of a lone sum take fewer registers, so that all of them run at once.
 const WAVES: i64 = 32;
+/// Elements of a step that is not made shorter, however many lanes are past the end of a row.
+const SHORT_STEP: i64 = 1024;
+/// Elements of a step at least where the length of rows varies: a warp's.
+const LEAST_STEP: i64 = 128;
 /// Elements of the longest row that a program sorts.
 const SORTED: i64 = 4096;
 /// Keys that a thread holds of rows that are sorted. Exchanges among them need no other thread, but all of them are instructions of
@@ -113,6 +117,7 @@ struct Row {
     length: i64,
     /// The power of two that holds it for certain; `i64::MAX` where its bound is far from the hint.
     whole: i64,
+    varies: bool,
 }
 
 impl Row {
@@ -125,7 +130,25 @@ impl Row {
             None if bound <= 2 * length.min(2048) => power(bound),
             None => i64::MAX,
         };
-        Row { length, whole }
+        Row {
+            length,
+            whole,
+            varies: ex.as_int(own.size).is_none(),
+        }
+    }
+
+    /// Returns the step along it, of at most `most` elements. A length that varies takes shorter steps where a quarter of the lanes
+    /// would be past its end, and longer ones than a short hint asks for.
+    fn step(&self, most: i64) -> i64 {
+        let mut step = power(self.length).min(most);
+        if !self.varies {
+            return step;
+        }
+        let idle = |step: i64| step - 1 - (self.length - 1) % step;
+        while step > SHORT_STEP && 4 * idle(step) > self.length {
+            step /= 2;
+        }
+        step.max(LEAST_STEP)
     }
 }
 
@@ -184,7 +207,7 @@ fn pointwise(points: &Points, work: &Work) -> Tile {
 /// Sizes a tile of columns: held whole where they are short, else walked in steps of rows.
 fn column_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     let &Points { nx, ny, units, .. } = points;
-    let &Row { length, whole } = row;
+    let &Row { length, whole, .. } = row;
     let short = whole <= FEW_ROWS;
     let mut bx = if short { 4 * COLUMNS } else { COLUMNS }.min(power(nx));
     while bx > 16 && ny * (nx / bx) < units {
@@ -319,10 +342,15 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
             (false, _) => (2048, 8),
         }
     };
+    let r = row.step(step);
     Tile {
-        r: power(row.length).min(step),
+        r,
         looped: true,
-        warps,
+        // Short steps leave each thread 4 elements.
+        warps: match row.varies {
+            true => warps.min((r / 128) as u32),
+            false => warps,
+        },
         ..Tile::PLAIN
     }
 }
@@ -637,9 +665,9 @@ fn aligned(ex: &Exprs, body: &Body, offset: Expr, lanes: i64) -> bool {
         || (coefs.iter()).all(|c| ex.is_int(*c, 1) || ex.is_int(ex.modulo(*c, ex.int(lanes)), 0))
 }
 
-/// Returns the least power of two that is not below `n`.
+/// Returns the least power of two that is not below `n`; the greatest one for a product of sizes that is beyond `i64`.
 fn power(n: i64) -> i64 {
-    (n.max(1) as u64).next_power_of_two() as i64
+    (n.clamp(1, 1 << 62) as u64).next_power_of_two() as i64
 }
 
 /// Returns the number of warps for a tile in which a thread has about this many elements.

@@ -23,6 +23,8 @@ const WAVES: i64 = 16;
 /// Elements of a row, and rows of a column, that a chunk should have at least.
 const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
+/// What chunks of an axis of varying size are a multiple of.
+const STEP: i64 = 64;
 
 /// Points of a body.
 pub(super) fn points(ex: &Exprs, axes: &[Axis]) -> i64 {
@@ -131,25 +133,34 @@ pub(super) fn chunks(
         longest.map_or(0, |(k, _)| k)
     };
     let axis = body.reduction_axes()[at];
-    let (Some(n), None) = (ex.as_int(axis.size), body.indirect(axis.sym)) else {
-        return Ok(None);
-    };
-    let wanted = wanted.min(n / 2);
-    if wanted < 2 {
+    let n = axis.size;
+    let wanted = wanted.min(ex.hint(n) / 2);
+    if wanted < 2 || body.indirect(axis.sym).is_some() {
         return Ok(None);
     }
-    let length = if body.reduction_axes().len() == 1 && in_lines(loops, body, axis.sym) {
-        whole_tiles(n, most)
-    } else {
-        // A number of chunks that divides the axis needs no masks.
-        let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
-        steps(n, exact.unwrap_or(wanted))
+    let alone = body.reduction_axes().len() == 1;
+    let length = match ex.as_int(n) {
+        // Chunks of rows are whole tiles; of a length that varies also where rows start anywhere.
+        known if alone && (in_lines(loops, body, axis.sym) || known.is_none() && !columns) => {
+            whole_tiles(ex.hint(n), most)
+        }
+        Some(n) => {
+            // A number of chunks that divides the axis needs no masks.
+            let exact = (wanted..=2 * wanted).find(|c| n % c == 0);
+            steps(n, exact.unwrap_or(wanted))
+        }
+        // The length is a number also where that of the axis varies: then the number of chunks does.
+        None => STEP * steps(steps(ex.hint(n), wanted), STEP),
     };
-    let count = steps(n, length);
-    cut(loops, body, at, count, length, n);
+    // An empty axis has no chunk that could hold an extreme.
+    if ordered && ex.range(n).lo < 1 {
+        return Ok(None);
+    }
+    let ragged = !ex.is_int(ex.modulo(n, ex.int(length)), 0);
+    cut(loops, body, at, length, ragged);
     let chunk = &body.axes[body.outer];
-    let left = ex.sub(ex.int(n), ex.mul(ex.sym_expr(chunk.sym), ex.int(length)));
-    let along = if count * length > n {
+    let left = ex.sub(n, ex.mul(ex.sym_expr(chunk.sym), ex.int(length)));
+    let along = if ragged {
         ex.min(ex.int(length), left)
     } else {
         ex.int(length)
@@ -273,7 +284,8 @@ fn join(loops: &Loops, body: &mut Body, ordered: bool) {
 /// Returns true if a step of `slow` equals all steps of `fast` in every load.
 fn gapless(loops: &Loops, body: &Body, slow: Axis, fast: Axis) -> bool {
     let ex = &loops.exprs;
-    if ex.as_int(slow.size).is_none() || ex.as_int(fast.size).is_none() {
+    // Places of the joined axis are divided by this size.
+    if ex.range(fast.size).lo < 1 {
         return false;
     }
     let counts = |e: Expr| ex.contains_sym(e, slow.sym) || ex.contains_sym(e, fast.sym);
@@ -298,11 +310,13 @@ fn fresh(ex: &Exprs, body: &Body, size: Expr, not: Option<Sym>) -> Axis {
     Axis { sym, size }
 }
 
-/// Cuts reduction axis `at` of length `n` into `count` chunks of `length`; the axis of chunks becomes the first one.
-fn cut(loops: &Loops, body: &mut Body, at: usize, count: i64, length: i64, n: i64) {
+/// Cuts reduction axis `at` into chunks of `length`, the last of which is shorter if `ragged`; the axis of chunks becomes the first
+/// one.
+fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged: bool) {
     let ex = &loops.exprs;
     let old = body.axes[body.outer + at];
-    let chunk = fresh(ex, body, ex.int(count), None);
+    let count = ex.ceildiv(old.size, ex.int(length));
+    let chunk = fresh(ex, body, count, None);
     let place = fresh(ex, body, ex.int(length), Some(chunk.sym));
     let index = ex.add(
         ex.mul(ex.sym_expr(chunk.sym), ex.int(length)),
@@ -318,20 +332,13 @@ fn cut(loops: &Loops, body: &mut Body, at: usize, count: i64, length: i64, n: i6
     let outer = body.outer;
     body.axes[outer + at] = place;
     body.axes.insert(outer, chunk);
-    if count * length > n {
-        guard(ex, loops, body, &levels, index, n);
+    if ragged {
+        guard(loops, body, &levels, index, old.size);
     }
 }
 
 /// Reads and reduces only where `index < n`.
-fn guard(
-    ex: &Exprs,
-    loops: &Loops,
-    body: &mut Body,
-    levels: &[inrush_loops::Level],
-    index: Expr,
-    n: i64,
-) {
+fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: Expr, n: Expr) {
     let dtypes = body.dtypes(loops);
     let old = std::mem::take(&mut body.stmts);
     let mut out: Vec<Stmt> = Vec::with_capacity(old.len() + 8);
@@ -350,7 +357,7 @@ fn guard(
     let end = push(
         &mut out,
         Stmt::Index {
-            expr: ex.int(n),
+            expr: n,
             dtype: DType::I64,
         },
     );
