@@ -15,7 +15,7 @@
 //! failure, and a new worker goes on with the seed after it. Worker `w` of `n` checks seeds `w`,
 //! `w + n`, `w + 2n`, .. from the first.
 
-use super::{Drawn, Level, draw, families, shrink, ways};
+use super::{Drawn, Level, draw_with, families, shrink, ways};
 use inrush_base::tally::Way;
 use inrush_base::{ErrorKind, Isa};
 use std::collections::BTreeMap;
@@ -37,6 +37,7 @@ Draws graphs and compares compiled code with the interpreter. Needs a C compiler
   --threads N   threads of every call (1 to 3 by chance)
   --jobs N      processes (1)
   --family F    only families whose name contains this; an unknown one lists all
+  --named yes   sizes are names with hints in all graphs that allow it, no: in none (in a third of them; in none with --write)
   --out DIR     where failures are written (drawn-failures)
   --reach yes   fail where an algorithm or a strategy was never taken on a level; those that few graphs take
                 are looked for until found, at most three times as long again
@@ -56,6 +57,7 @@ struct Options {
     jobs: u64,
     family: String,
     reach: bool,
+    named: Option<bool>,
     out: PathBuf,
     show: Option<u64>,
     write: Option<PathBuf>,
@@ -82,6 +84,7 @@ fn options() -> Result<Option<Options>, String> {
         jobs: 1,
         family: String::new(),
         reach: false,
+        named: None,
         out: PathBuf::from("drawn-failures"),
         show: None,
         write: None,
@@ -108,6 +111,7 @@ fn options() -> Result<Option<Options>, String> {
             "--jobs" => o.jobs = number()?.max(1),
             "--reach" => o.reach = value == "yes",
             "--family" => o.family = value,
+            "--named" => o.named = Some(value == "yes"),
             "--out" => o.out = value.into(),
             "--file" => o.file = Some(value.into()),
             "--write" => o.write = Some(value.into()),
@@ -178,7 +182,9 @@ pub fn main() -> ExitCode {
 
 /// Returns the graph of a seed, with the command's number of threads.
 fn drawn(o: &Options, seed: u64) -> Drawn {
-    let mut d = draw(seed, &o.family);
+    // What takes written graphs gives them inputs by their sizes.
+    let numbers = o.write.is_some().then_some(false);
+    let mut d = draw_with(seed, &o.family, o.named.or(numbers));
     if let Some(n) = o.threads {
         d.threads = n;
     }
@@ -504,6 +510,9 @@ fn follow(
         .arg(&o.out)
         .env("INRUSH_CACHE_DIR", &cache)
         .stdout(Stdio::piped());
+    if let Some(named) = o.named {
+        command.args(["--named", if named { "yes" } else { "no" }]);
+    }
     if let Some(t) = o.threads {
         command.args(["--threads", &t.to_string()]);
     }

@@ -12,6 +12,7 @@
 //! ```text
 //! seed -> Make -> family -> followers -> Graph
 //! Graph -> compiled or block programs  <-> interpreter        check
+//! numbers among sizes -> names with hints and bounds          symbols
 //! failure -> candidates of less weight, while they fail       shrink -> file test
 //! counts of ways -> families of ways that were not taken      ways, drive
 //! ```
@@ -26,6 +27,7 @@ mod make;
 mod rare;
 mod rows;
 mod shrink;
+mod symbols;
 mod ways;
 mod windows;
 
@@ -49,6 +51,8 @@ pub struct Drawn {
     /// Seed, ranges of inputs, offset; always `brief` and `ordinary`.
     pub settings: Vec<String>,
     pub threads: usize,
+    /// Values of the sizes that are names in the graph.
+    pub sizes: Vec<(String, i64)>,
     /// How kernels of GPUs name strided tiles, by its name.
     pub pointers: &'static str,
 }
@@ -61,6 +65,11 @@ pub fn has_family(only: &str) -> bool {
 /// The graph of a seed, of a family whose name contains `only`.
 /// With `only` empty, any family. Does not end if no family has such a name: ask [`has_family`].
 pub fn draw(seed: u64, only: &str) -> Drawn {
+    draw_with(seed, only, Some(false))
+}
+
+/// As [`draw`], with sizes by name where that is possible, or in a third of the graphs (`None`).
+fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
     let mut m = Make::new(seed);
     let family = loop {
         match families::draw(&mut m, only) {
@@ -77,13 +86,23 @@ pub fn draw(seed: u64, only: &str) -> Drawn {
         // Inputs that begin at an odd element meet code that assumes aligned vectors.
         settings.push(format!("offset={}", 1 + m.r.below(9)));
     }
+    // Indices are in range for the sizes that they were drawn for.
+    let free = m.ranges.is_empty();
     settings.extend(std::mem::take(&mut m.ranges));
     let pointers = m.r.of(&["plain", "plain", "descriptor", "block"]);
+    let mut graph = m.finish(&format!("drawn{seed}"));
+    let mut sizes = Vec::new();
+    if named.unwrap_or_else(|| m.r.odds(1, 3))
+        && let Some((with_names, values)) = symbols::name_sizes(&graph, &mut m.r, free)
+    {
+        (graph, sizes) = (with_names, values);
+    }
     Drawn {
-        graph: m.finish(&format!("drawn{seed}")),
+        graph,
         family,
         settings,
         threads,
+        sizes,
         pointers,
     }
 }
@@ -92,6 +111,7 @@ impl Drawn {
     /// Returns the `run` block of this graph for a level.
     fn block(&self, level: Level) -> Block {
         let mut settings = self.settings.clone();
+        settings.extend(self.sizes.iter().map(|(name, n)| format!("{name}={n}")));
         if !self.graph.nodes.iter().all(|n| inrush_interp::knows(&n.op)) {
             // The interpreter of graphs knows fewer operators than there are rows; the
             // interpreter of loops is the reference then.

@@ -7,6 +7,7 @@
 //! steps, in this order      one output, an output less, an earlier node as the output
 //!                           a node's result as an input
 //!                           contiguous inputs, `f32` inputs, smaller sizes
+//!                           numbers instead of names of sizes, smaller values of these
 //!                           no offset, one thread
 //! ```
 //!
@@ -15,7 +16,7 @@
 //! printing both messages. Types of results are inferred again where sizes or dtypes change;
 //! candidates that do not fit are dropped.
 
-use super::{Drawn, Level};
+use super::{Drawn, Level, symbols};
 use inrush_aten::decompose::result_types;
 use inrush_base::DType;
 use inrush_graph::{Arg, Graph, InputKind, OutputKind, OutputValue, TensorType, Type, ValueId};
@@ -54,12 +55,12 @@ fn weight(d: &Drawn) -> (usize, usize, i64, usize, usize) {
     for i in &g.inputs {
         let Ok(t) = g.tensor(i.value) else { continue };
         elements += (t.sizes.iter())
-            .map(|s| g.exprs.as_int(*s).unwrap_or(1))
+            .map(|s| symbols::size(g, *s, &d.sizes))
             .product::<i64>();
         let plain = TensorType::contiguous(&g.exprs, t.dtype, t.sizes.clone());
         odd += usize::from(plain.strides != t.strides) + usize::from(t.dtype != DType::F32);
     }
-    let settings = d.settings.len() + d.threads;
+    let settings = d.settings.len() + d.threads + d.sizes.len();
     (
         g.nodes.len(),
         g.outputs.len() + g.inputs.len(),
@@ -127,6 +128,22 @@ fn candidates(d: &Drawn) -> Vec<Drawn> {
     }
     for graph in resized(g) {
         with(graph);
+    }
+    if let Some(graph) = symbols::numbers(g, &d.sizes).filter(|_| !d.sizes.is_empty()) {
+        out.push(Drawn {
+            graph,
+            sizes: Vec::new(),
+            ..d.clone()
+        });
+    }
+    for (k, (_, n)) in d.sizes.iter().enumerate() {
+        for to in [1, 2, n / 2, n - 1] {
+            let mut fewer = d.clone();
+            fewer.sizes[k].1 = to;
+            if symbols::runs(&fewer.graph, &fewer.sizes) {
+                out.push(fewer);
+            }
+        }
     }
     for k in 0..d.settings.len() {
         if d.settings[k].starts_with("offset") {
@@ -302,14 +319,14 @@ fn with_size(g: &Graph, from: i64, to: i64, args: bool) -> Graph {
 }
 
 /// Dimensions from the fastest to the slowest.
-fn order(exprs: &inrush_expr::Exprs, t: &TensorType) -> Vec<usize> {
+pub(super) fn order(exprs: &inrush_expr::Exprs, t: &TensorType) -> Vec<usize> {
     let mut dims: Vec<usize> = (0..t.sizes.len()).rev().collect();
-    dims.sort_by_key(|d| exprs.as_int(t.strides[*d]).unwrap_or(0));
+    dims.sort_by_key(|d| exprs.hint(t.strides[*d]));
     dims
 }
 
 /// The graph with types of results as its inputs make them; `None` where they do not fit.
-fn inferred(mut g: Graph) -> Option<Graph> {
+pub(super) fn inferred(mut g: Graph) -> Option<Graph> {
     for k in 0..g.nodes.len() {
         let (op, args, outs) = {
             let n = &g.nodes[k];
