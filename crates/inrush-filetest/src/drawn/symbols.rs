@@ -149,7 +149,19 @@ pub(super) fn runs(g: &Graph, sizes: &Sizes) -> bool {
         }
         _ => true,
     };
-    within && g.values.iter().all(fits)
+    within && !spreads_nothing(g, sizes) && g.values.iter().all(fits)
+}
+
+/// Returns true if an input has no elements and is expanded. Running reductions load what all points of a row share ahead of the row,
+/// and of such an input there is none.
+fn spreads_nothing(g: &Graph, sizes: &Sizes) -> bool {
+    g.inputs.iter().any(|i| match &g.value(i.value).ty {
+        Type::Tensor(t) => {
+            let none = t.sizes.iter().any(|s| size(g, *s, sizes) == 0);
+            none && t.strides.iter().any(|s| g.exprs.is_int(*s, 0))
+        }
+        _ => false,
+    })
 }
 
 /// Returns the value of a size that is run.

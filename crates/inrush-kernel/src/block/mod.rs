@@ -206,13 +206,15 @@ impl Tile {
     /// Tiles near this one that may run faster: what tuning by measurement tries.
     pub fn neighbours(&self) -> Vec<Tile> {
         let mut out: Vec<Tile> = Vec::new();
+        // Deeper pipelines than these are for products of few rows, which begin with them.
+        let deepest = self.stages.max(4);
         let mut add = |t: Tile| {
             let elements = t.x * t.y * t.r;
             let fine = t.x >= 1
                 && t.y >= 1
                 && t.r >= 1
                 && (1..=32).contains(&t.warps)
-                && (1..=plan::STAGES).contains(&t.stages)
+                && (1..=deepest).contains(&t.stages)
                 && elements >= 32
                 // A thread holds its elements in registers.
                 && elements / (32 * t.warps as i64) <= 128;

@@ -27,8 +27,8 @@ use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, BufId, Tables};
 use rustc_hash::FxHashMap;
 
-/// Deepest pipeline of a loop over rows.
-pub(crate) const STAGES: u32 = 4;
+/// Deepest pipeline of a loop.
+pub(crate) const STAGES: u32 = 6;
 
 /// Makes the block program of a group; `choose` has the last word on its tile.
 pub(crate) fn group(
