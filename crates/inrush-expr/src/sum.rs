@@ -4,9 +4,9 @@
 //! factors merged and zero coefficients dropped. Products are expanded over sums, so that every
 //! polynomial has one form and equality is a comparison of handles.
 //!
-//! Two rules reassemble an index that was split by division and modulo (delinearized): `b*(a // b)
-//! + a % b -> a`, and `x % k + k*((x // k) % m) -> x % (k*m)`. Both hold for multiples as well, such
-//! as by a stride that is a size.
+//! Two rules reassemble an index that was split by division and modulo (delinearized):
+//! `b*(a // b) + a % b -> a`, and `x % k + k*((x // k) % m) -> x % (k*m)`. Both hold for multiples
+//! as well, such as by a stride that is a size.
 
 use crate::rules::{Rule, fired};
 use crate::{Expr, Exprs, Node, Op};

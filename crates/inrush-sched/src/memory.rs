@@ -145,9 +145,9 @@ fn round_up(ex: &Exprs, e: Expr) -> Expr {
     // Rounding up each coefficient adds less than `ALIGN` for each unit of a term, and keeps the
     // sum comparable.
     // Numbers of chunks are rounded up, which is written with two signs: `-((-n) // 64)`.
-    let grows = |(c, t): &(i64, Expr)| match *c > 0 {
-        true => ex.range(*t).lo >= 0,
-        false => ex.range(*t).hi <= 0,
+    let grows = |(c, t): &(i64, Expr)| {
+        let range = ex.range(*t);
+        *c > 0 && range.lo >= 0 || *c < 0 && range.hi <= 0
     };
     let simple = base >= 0 && terms.iter().all(grows);
     let rounded = || -> Option<Expr> {

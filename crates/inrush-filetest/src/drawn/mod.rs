@@ -86,8 +86,9 @@ fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
         // Inputs that begin at an odd element meet code that assumes aligned vectors.
         settings.push(format!("offset={}", 1 + m.r.below(9)));
     }
-    // Indices are in range for the sizes that they were drawn for.
-    let free = m.ranges.is_empty();
+    // Indices are in range, gradients fit their inputs, and windows find elements, for the sizes that they were drawn for.
+    let fixed = |n: &inrush_graph::Node| n.op.contains("backward") || n.op.contains("pool");
+    let free = m.ranges.is_empty() && !m.g.nodes.iter().any(fixed);
     settings.extend(std::mem::take(&mut m.ranges));
     let pointers = m.r.of(&["plain", "plain", "descriptor", "block"]);
     let mut graph = m.finish(&format!("drawn{seed}"));

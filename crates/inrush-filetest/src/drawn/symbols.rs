@@ -42,7 +42,8 @@ pub(super) fn name_sizes(g: &Graph, r: &mut Random, free: bool) -> Option<(Graph
             let other = r.of(&[n, n, n - 1, n / 2, 1, 0]);
             let mut with = sizes.clone();
             with[k].1 = other;
-            if runs(&graph, &with) {
+            // Operators refuse some sizes, which types at those numbers show.
+            if runs(&graph, &with) && numbers(&graph, &with).is_some() {
                 sizes = with;
             }
         }

@@ -347,9 +347,10 @@ fn looped_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
         r,
         looped: true,
         // Short steps leave each thread 4 elements.
-        warps: match row.varies {
-            true => warps.min((r / 128) as u32),
-            false => warps,
+        warps: if row.varies {
+            warps.min((r / 128) as u32)
+        } else {
+            warps
         },
         ..Tile::PLAIN
     }

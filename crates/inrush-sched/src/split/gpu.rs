@@ -23,7 +23,7 @@ const WAVES: i64 = 16;
 /// Elements of a row, and rows of a column, that a chunk should have at least.
 const ROW: i64 = 4096;
 const COLUMN: i64 = 128;
-/// What chunks of an axis of varying size are a multiple of.
+/// Chunks of an axis of varying size are a multiple of this long.
 const STEP: i64 = 64;
 
 /// Points of a body.
