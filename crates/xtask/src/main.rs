@@ -121,9 +121,15 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_path_buf()
 }
 
+/// Lets Python keep the byte code of what it imports, whatever the shell says: hundreds of processes of the tests import PyTorch,
+/// whose files take ten seconds to compile.
+fn with_byte_code(command: &mut Command) -> &mut Command {
+    command.env_remove("PYTHONDONTWRITEBYTECODE")
+}
+
 /// Runs a command, in the root unless it names a folder.
 fn run(command: &mut Command) -> Result<(), String> {
-    command.envs(test::seed());
+    with_byte_code(command).envs(test::seed());
     if command.get_current_dir().is_none() {
         command.current_dir(root());
     }
@@ -137,7 +143,7 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 /// Runs cargo in the root.
 fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO"))
+    let status = with_byte_code(&mut Command::new(env!("CARGO")))
         .args(args)
         .envs(env.iter().copied())
         .envs(test::seed())
