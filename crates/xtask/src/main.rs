@@ -15,6 +15,7 @@ mod replay;
 mod sources;
 mod test;
 mod tidy;
+mod wrapper;
 
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -91,6 +92,9 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = wrapper::run() {
+        return code;
+    }
     let done = match Args::parse().chore {
         Chore::Bench { args } => bench::bench(&args),
         Chore::Bless { filter } => bless(filter.as_deref()),

@@ -9,7 +9,7 @@
 //! others say. Each commit has seeds of its own, so that a failure repeats. A tool that cannot be had (clang, an emulator, public models) is
 //! skipped with a line that says so.
 
-use crate::{cargo, docs, fuzz, root, run, tidy};
+use crate::{cargo, docs, fuzz, root, run, tidy, wrapper};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -76,8 +76,10 @@ pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
     }
     step("tests");
     let interpreter = (env.iter().find(|e| e.0 == "INRUSH_PYTHON")).map(|(_, p)| p.clone());
+    let built = [&env[..], &wrapper::env()].concat();
+    let built: Vec<(&str, &str)> = built.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    cargo(&["test", "--release", "--workspace"], &built)?;
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
-    cargo(&["test", "--release", "--workspace"], &env)?;
     if let Some(python) = interpreter {
         torch_compile(&python)?;
     }
