@@ -180,3 +180,16 @@ fn bless(filter: Option<&str>) -> Result<(), String> {
         &env,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_keeps_byte_code() {
+        let mut command = Command::new("python3");
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        let mut envs = with_byte_code(&mut command).get_envs();
+        assert!(envs.all(|(name, value)| name != "PYTHONDONTWRITEBYTECODE" || value.is_none()));
+    }
+}

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 /// The variable that makes this program a wrapper of `rustc`.
 const WRAPS: &str = "INRUSH_XTASK_WRAPS_RUSTC";
 
-/// What rustc is told after all else. Overflow wraps as in the other builds.
+/// Options that rustc gets after all others. Overflow wraps as in the other builds.
 const UNOPTIMISED: [&str; 3] = [
     "-Copt-level=0",
     "-Cdebug-assertions=off",
