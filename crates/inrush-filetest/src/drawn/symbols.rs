@@ -23,6 +23,8 @@ const HINTS: [i64; 8] = [1, 40, 700, 5000, 20_000, 70_000, 300_000, 2_000_000];
 
 /// Elements that a value may have.
 const LARGEST: i64 = 70_000;
+/// The same at the hints of its sizes.
+const LARGEST_HINTED: i64 = 4_000_000;
 
 /// Names one or two sizes of a graph. With `free` the values that are run are others than the graph was drawn with.
 pub(super) fn name_sizes(g: &Graph, r: &mut Random, free: bool) -> Option<(Graph, Sizes)> {
@@ -92,6 +94,14 @@ fn name_one(g: &Graph, r: &mut Random, known: Sizes) -> Option<(Graph, Sizes)> {
     let name = g.exprs.sym_expr(sym);
     let mut made = ([true, false].into_iter()).filter_map(|a| inferred(with_name(&g, n, name, a)));
     let named = made.find(|named| all(named) == all(&g))?;
+    // Chunks of what would be very large take the interpreter long, however few elements there are.
+    let largest = named.values.iter().map(|v| match &v.ty {
+        Type::Tensor(t) => named.exprs.hint(t.numel(&named.exprs)),
+        _ => 1,
+    });
+    if largest.max() > Some(LARGEST_HINTED) {
+        named.exprs.set_hint(sym, n.max(low));
+    }
     Some((named, sizes))
 }
 
