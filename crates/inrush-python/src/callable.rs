@@ -52,7 +52,7 @@ struct Version {
     pending: Mutex<Unbuilt>,
 }
 
-/// What is there of a program before it is ready.
+/// A program before it is ready.
 enum Unbuilt {
     Pending(Box<Pending>),
     /// A thread reads it and gives it back ([`Version::stored`]).
@@ -458,7 +458,10 @@ pub fn restore(
     let mut lists = lists.into_iter();
     let mut objects = || {
         let list = lists.next();
-        held(py, list.ok_or_else(|| damaged("objects are missing".into()))?)
+        held(
+            py,
+            list.ok_or_else(|| damaged("objects are missing".into()))?,
+        )
     };
     let threads = stored.threads;
     let (program, report) = stored.general;
@@ -469,7 +472,10 @@ pub fn restore(
         },
         Some((checks, (other, known))) => Outcome {
             general: restored(py, program, report, objects()?, threads, true)?,
-            known: Some((checks, restored(py, other, known, objects()?, threads, false)?)),
+            known: Some((
+                checks,
+                restored(py, other, known, objects()?, threads, false)?,
+            )),
         },
     };
     Ok(Compiled::new(outcome, threads))

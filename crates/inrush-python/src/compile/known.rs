@@ -79,15 +79,18 @@ pub fn checks(imported: &Imported) -> Vec<Check> {
             continue;
         };
         match &imported.graph.value(i.value).ty {
-            Type::Tensor(t) => (t.sizes.iter().enumerate()).for_each(|(d, e)| note(*e, index, Some(d))),
+            Type::Tensor(t) => {
+                (t.sizes.iter().enumerate()).for_each(|(d, e)| note(*e, index, Some(d)))
+            }
             Type::Int(e) => note(*e, index, None),
             _ => {}
         }
     }
     let determined = |s: Sym| {
         let by = |e: Expr| {
-            ex.affine(e, &[s])
-                .is_some_and(|(c, rest)| ex.as_int(c[0]).is_some_and(|c| c != 0) && ex.as_int(rest).is_some())
+            ex.affine(e, &[s]).is_some_and(|(c, rest)| {
+                ex.as_int(c[0]).is_some_and(|c| c != 0) && ex.as_int(rest).is_some()
+            })
         };
         found.iter().any(|(e, _)| by(*e))
     };
