@@ -126,6 +126,9 @@ def _stream(args: Sequence[Any], results: Sequence[Any], stream: int) -> Any:
         return contextlib.nullcontext()
     if device is None:
         return contextlib.nullcontext()
+    if stream == 0:
+        # `ExternalStream(0)` would be a stream of PyTorch's pool, which waits for nothing.
+        return torch.cuda.stream(torch.cuda.default_stream(device))
     return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
 
 

@@ -350,3 +350,18 @@ else:
 """
     for version in ("1", "2"):
         run(script, version, tmp_path / "m.inrush", env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_functions_run_on_the_stream_of_the_call(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from inrush import operators
+
+    taken = {"stream": lambda s: s, "default_stream": lambda d: ("default", d.index), "ExternalStream": lambda s, device: (s, device.index)}
+    for name, function in taken.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    with FakeTensorMode():
+        x = torch.empty(1, device="cuda:0")
+    # PyTorch takes a stream of its pool where the pointer is null.
+    assert operators._stream([x], [], 0) == ("default", 0)
+    assert operators._stream([[x]], [], 64) == (64, 0)
