@@ -113,3 +113,21 @@ def test_kernels_are_built_while_the_caller_goes_on(built):
 def test_without_triton_the_error_names_it(tmp_path):
     told = lines("built_kernels.py", "without triton", env={"INRUSH_CACHE_DIR": str(tmp_path)})["without triton"]["failed"]
     assert told.startswith("MachineError") and "`triton`, which is not installed" in told
+
+
+def test_stores_into_empty_tensors_are_masked(tmp_path, monkeypatch):
+    """A tensor without elements has no memory: a store that no mask holds back ends the process on a GPU."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    monkeypatch.delenv("INRUSH_VERIFY", raising=False)
+
+    def put(x, i):
+        y = torch.ops.aten.index_put.default(x, [i], x)
+        return y, torch.ops.aten.cumsum.default(y, 1)
+
+    graph = make_fx(put, tracing_mode="fake")(torch.empty(1, 0, 16), torch.tensor([0, -1]))
+    inrush._native.compile_fx(graph, {"gpu": "cuda:h100", "interpret": True, "trace": str(tmp_path)})
+    (emitted,) = tmp_path.glob("*emit*")
+    stores = [line.strip() for line in emitted.read_text().splitlines() if "tl.store(" in line]
+    assert stores and all(line.endswith("rmask)") for line in stores), stores

@@ -33,6 +33,8 @@ pub(crate) struct Placer<'p, 'a> {
     pub own: u32,
     /// All dimensions without the own one.
     pub grid: u32,
+    /// The own axis may have no elements.
+    pub may_be_empty: bool,
     /// By value: the dimensions of the tile that it spans.
     shapes: Vec<u32>,
     /// By value: it is defined in the program, ahead of whatever is placed next.
@@ -52,7 +54,8 @@ pub(crate) struct Placer<'p, 'a> {
 }
 
 impl<'p, 'a> Placer<'p, 'a> {
-    /// Computes the dimensions of all values. `looped`, `own` and `grid` are bits of `dims`.
+    /// Computes the dimensions of all values. `looped`, `own` and `grid` are bits of `dims`. `may_be_empty`: the own axis may have no
+    /// elements.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         b: &'p Builder<'a>,
@@ -62,6 +65,7 @@ impl<'p, 'a> Placer<'p, 'a> {
         looped: u32,
         own: u32,
         grid: u32,
+        may_be_empty: bool,
     ) -> Self {
         let mut p = Placer {
             b,
@@ -71,6 +75,7 @@ impl<'p, 'a> Placer<'p, 'a> {
             looped,
             own,
             grid,
+            may_be_empty,
             shapes: Vec::new(),
             known: vec![false; b.values.len()],
             inside: None,
@@ -234,6 +239,9 @@ impl<'p, 'a> Placer<'p, 'a> {
                 if *mode != StoreMode::Set {
                     // Each point combines once.
                     shape |= self.grid | point;
+                } else if self.may_be_empty {
+                    // Masked by the axis: without points nothing is stored, not even in one place for all.
+                    shape |= point;
                 }
                 self.before_store(*buf, *offset, shape, e.at)?;
                 let item = BlockItem::Store(BlockStore {

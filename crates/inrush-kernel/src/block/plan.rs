@@ -223,11 +223,13 @@ pub(crate) fn finish(
     let live = liveness(builder);
     let mut bits: FxHashMap<Sym, u32> = FxHashMap::default();
     let (mut looped, mut own, mut grid) = (0, 0, 0);
+    let mut may_be_empty = false;
     for (i, d) in dims.iter().enumerate() {
         if !d.is_tile() {
             continue;
         }
         bits.insert(d.sym, 1 << i);
+        may_be_empty |= d.role != DimRole::Grid && ex.range(d.extent).lo < 1;
         match d.role {
             DimRole::Grid => grid |= 1 << i,
             DimRole::Persistent => own = 1 << i,
@@ -237,7 +239,16 @@ pub(crate) fn finish(
             }
         }
     }
-    let placer = Placer::new(builder, &live, context, &bits, looped, own, grid);
+    let placer = Placer::new(
+        builder,
+        &live,
+        context,
+        &bits,
+        looped,
+        own,
+        grid,
+        may_be_empty,
+    );
     let (items, shapes) = placer.run()?;
     let programs = ex.product(
         (dims.iter())
