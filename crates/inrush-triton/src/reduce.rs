@@ -236,7 +236,10 @@ impl Emitter<'_> {
         let (at, _) = self.axis()?;
         let ty = types::name(self.block.accs[sum.index()].dtype)?;
         let extent = self.block.dims[at].extent;
-        let count = self.offset(extent)?;
+        let count = match self.exprs.as_int(extent) {
+            Some(n) => n.to_string(),
+            None => format!("({})", self.offset(extent)?),
+        };
         let (mean, square) = (
             self.names.accs[&sum].clone(),
             self.names.accs[&squares].clone(),
