@@ -138,8 +138,9 @@ def run(folder, index, args):
                 tensors += values
                 if launch["programs"] > 0:
                     kernel(launch["kernel"])[(launch["programs"],)](*values, **entry["constants"])
-            types = types_within(plan, lambda name: (folder / index["kernels"][name]["file"]).read_text())
-            within, moved = largest_within(tensors), rounded_weights(plan, tensors)
+            texts = {launch["kernel"]: (folder / index["kernels"][launch["kernel"]]["file"]).read_text() for launch in plan["launches"]}
+            types = types_within(plan, texts.__getitem__)
+            within, moved = largest_within(tensors, texts.values()), rounded_weights(plan, tensors)
             for out in plan["outputs"]:
                 dtype = getattr(torch, out["dtype"])
                 held = storage[str(out["buf"])]
