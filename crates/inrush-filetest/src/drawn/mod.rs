@@ -87,7 +87,8 @@ fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
         settings.push(format!("offset={}", 1 + m.r.below(9)));
     }
     // Indices are in range, gradients fit their inputs, and windows find elements, for the sizes that they were drawn for.
-    let fixed = |n: &inrush_graph::Node| n.op.contains("backward") || n.op.contains("pool");
+    let kinds = ["backward", "pool", "conv", "fold"];
+    let fixed = |n: &inrush_graph::Node| kinds.iter().any(|k| n.op.contains(k));
     let free = m.ranges.is_empty() && !m.g.nodes.iter().any(fixed);
     settings.extend(std::mem::take(&mut m.ranges));
     let pointers = m.r.of(&["plain", "plain", "descriptor", "block"]);
