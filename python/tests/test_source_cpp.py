@@ -58,8 +58,7 @@ def build(folder, archive, *flags, target="cpu"):
     """Prints an archive and compiles the file; returns the program."""
     source = folder / "model.cpp"
     run([TOOL, "compile", archive, "--emit", "cpp", "-o", source, "--target", target])
-    # Vectors are passed between functions of one file alone: which interface they would have elsewhere does not matter.
-    run([*compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", *(flags or ["-O1"]), source, "-o", folder / "model"])
+    run([*compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *(flags or ["-O1"]), source, "-o", folder / "model"])
     return folder / "model"
 
 

@@ -73,7 +73,6 @@ const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments DRIVER_FUNCTIONS DR
 
 /// Warnings of GCC that generated C gives.
 const KERNEL_WARNINGS: &[&str] = &[
-    "psabi",
     "attributes",
     "bool-operation",
     "int-in-bool-context",
@@ -366,7 +365,8 @@ fn compiled(flags: &[&str], kernels: &Kernels, has_products: bool) -> String {
         "#if defined(__clang__)\n{clang}#pragma clang diagnostic push\n#pragma clang diagnostic ignored \"-Weverything\"\n#else\n\
          #pragma GCC push_options\n{gcc}\
          #pragma GCC optimize(\"wrapv\", \"no-math-errno\", \"no-trapping-math\", \"no-strict-aliasing\")\n\
-         #pragma GCC diagnostic push\n{}#endif\n\
+         // How vectors are passed is told at the end of the file, and matters to no other.\n\
+         #pragma GCC diagnostic ignored \"-Wpsabi\"\n#pragma GCC diagnostic push\n{}#endif\n\
          namespace kernels {{\nextern \"C\" {{\n{}}}  // extern \"C\"\n",
         ignored.concat(),
         kernels.functions
