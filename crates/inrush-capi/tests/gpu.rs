@@ -113,14 +113,41 @@ fn a_program_in_c_runs_on_a_gpu() {
     );
 }
 
-/// The checks in Python, over the fake driver, whose memory of the device is memory of the process.
-const IN_PYTHON: &str = r#"
+/// The begin of the checks in Python.
+const BEGIN: &str = r#"
 import ctypes, sys, threading
 import numpy as np
 import inrush_runtime
 
 package, kind, name = sys.argv[1:]
 on = f"{kind}:0"
+
+def refuses(cases):
+    "Calls whose errors have these words."
+    for call, word in cases:
+        try:
+            call()
+        except inrush_runtime.Error as error:
+            assert word in str(error), (word, str(error))
+        else:
+            raise SystemExit(f"no error about {word}")
+
+def in_threads(call, factor):
+    "Calls from several threads, each of which gets its own results."
+    wrong = []
+    def calls(n):
+        for k in range(50):
+            got = call(np.array([n, k], np.float32)).numpy().tolist()
+            if got != [factor * n, factor * k]:
+                wrong.append(got)
+    threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong, wrong[:3]
+"#;
+
+/// The checks in Python, over the fake driver, whose memory of the device is memory of the process.
+const IN_PYTHON: &str = r#"
 for graphs in (False, True):
     model = inrush_runtime.load(package, device=on, cuda_graphs=graphs, concurrent=2)
     assert model.device == on and model.threads == 2
@@ -162,7 +189,7 @@ for graphs in (False, True):
         raise SystemExit("a number that `out` cannot take is accepted")
     except inrush_runtime.InputError as error:
         assert "number" in str(error), error
-    for call, word in (
+    refuses((
         (lambda: model(y, stream="s"), "stream"),
         (lambda: model(y, stream=True), "stream"),
         (lambda: model(np.zeros(3)), "f64"),
@@ -174,23 +201,8 @@ for graphs in (False, True):
         (lambda: inrush_runtime.load(package, device="tpu"), "unknown device"),
         (lambda: inrush_runtime.load(package), f"{kind}:{name}"),
         (lambda: inrush_runtime.load(package, cuda_graphs=True), "GPUs"),
-    ):
-        try:
-            call()
-        except inrush_runtime.Error as error:
-            assert word in str(error), (word, str(error))
-        else:
-            raise SystemExit(f"no error about {word}")
-    wrong = []
-    def calls(n):
-        for k in range(50):
-            got = model(np.array([n, k], np.float32))[0].numpy().tolist()
-            if got != [4 * n, 4 * k]:
-                wrong.append(got)
-    threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    assert not wrong, wrong[:3]
+    ))
+    in_threads(lambda x: model(x)[0], 4)
     del model
     assert z.numpy().tolist() == [16, 32, 64], "an output outlives its model"
 assert "torch" not in sys.modules
@@ -199,12 +211,6 @@ print("whole")
 
 /// Likewise for a kind whose driver captures nothing, and whose streams are not those of other libraries.
 const WITHOUT_STREAMS: &str = r#"
-import ctypes, sys, threading
-import numpy as np
-import inrush_runtime
-
-package, kind, name = sys.argv[1:]
-on = f"{kind}:0"
 model = inrush_runtime.load(package, device=on, concurrent=2)
 y, flag = model(np.array([1, 2, 3], np.float32))
 assert flag is True and isinstance(y, inrush_runtime.DeviceTensor) and y.device == on
@@ -243,31 +249,15 @@ class Elsewhere(Exporter):
         ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(ctypes.c_int32))[2] = 14
         return capsule
 
-for call, word in (
+refuses((
     (lambda: model(y, stream=Queue()), "queue of SYCL"),
     (lambda: model(y, stream=512), "command lists of this driver"),
     (lambda: model(Elsewhere()), "a context of another library"),
     (lambda: inrush_runtime.load(package, device=on, cuda_graphs=True), "captures no calls"),
     (lambda: inrush_runtime.load(package, device=f"{kind}:9"), "2 devices"),
     (lambda: inrush_runtime.load(package), f"{kind}:{name}"),
-):
-    try:
-        call()
-    except inrush_runtime.Error as error:
-        assert word in str(error), (word, str(error))
-    else:
-        raise SystemExit(f"no error about {word}")
-wrong = []
-def calls(n):
-    for k in range(50):
-        once = model(np.array([n, k], np.float32))[0]
-        got = model(once)[0].numpy().tolist()
-        if got != [16 * n, 16 * k]:
-            wrong.append(got)
-threads = [threading.Thread(target=calls, args=(n,)) for n in range(6)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-assert not wrong, wrong[:3]
+))
+in_threads(lambda x: model(model(x)[0])[0], 16)
 del model
 assert z.numpy().tolist() == [16, 32, 48], "an output outlives its model"
 assert "torch" not in sys.modules
@@ -300,7 +290,7 @@ fn python_runs_on_a_gpu_without_pytorch() {
                 _ => (IN_PYTHON, "cuda"),
             };
             let out = Command::new(python)
-                .args(["-c", script])
+                .args(["-c", &format!("{BEGIN}{script}")])
                 .arg(package(folder))
                 .args([kind, model()])
                 .env("PYTHONPATH", folder)

@@ -36,7 +36,8 @@ pub use panels::{Axis, Panels};
 pub use read::{Package, PanelData};
 pub use source::{SourceKernel, StoredSource};
 pub use target::{
-    Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, StoredKernel, Target, is_launchable,
+    Code, Cpu, CpuTarget, Gpu, GpuTarget, PtxTarget, SCRATCH_ALIGNMENT, StoredKernel, Target,
+    is_launchable,
 };
 pub use write::{KernelParts, Options, SourceParts, TargetParts, WeightData, write, write_with};
 

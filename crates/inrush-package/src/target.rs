@@ -177,7 +177,7 @@ impl GpuTarget {
 }
 
 /// Bytes to which scratch memory of launches is aligned at least.
-const SCRATCH_ALIGNMENT: u64 = 512;
+pub const SCRATCH_ALIGNMENT: u64 = 512;
 
 /// Returns true if a launch can give a kernel what its numbers ask for. They may come from a file.
 pub fn is_launchable(i: &BinaryInfo, target: &BuildTarget) -> bool {

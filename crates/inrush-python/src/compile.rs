@@ -32,7 +32,6 @@ use self::report::{Watch, describe, write_trace};
 pub use self::settings::{Settings, Tune};
 use crate::errors::raise;
 use crate::fx::{self, Imported, Sizes};
-use crate::host::Engine;
 use crate::host::run::{MachineCode, Runner};
 use inrush_compile::{Observer, Options, Request, compile_sequence};
 use inrush_graph::NodeId;
@@ -172,9 +171,6 @@ fn program(
     };
     let (mut program, objects) = lowering.host_program(sequence)?;
     watch.add("bind", start.elapsed());
-    // Before the build: a library call that becomes a call from Python changes the program that is
-    // stored.
-    Engine::adapt(py, &mut program)?;
     // A call that tunes swaps kernels of a loaded engine, which a pending graph does not have.
     if when != When::Now && tuning.is_none() {
         let mut pending = Pending::new(py, program, objects, watch.report, pool)?;

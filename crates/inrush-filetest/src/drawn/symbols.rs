@@ -7,8 +7,8 @@
 //! f32[4, 37] = input 0               f32[4, s0] = input 0, s0 in [1, 1000000] hint 300000, run with s0 = 37 or less
 //! ```
 //!
-//! A number is named wherever it stands among the sizes of inputs, and among arguments if types can be inferred then. A graph whose
-//! types depend on the number stays as it is.
+//! A name replaces a number among the sizes of inputs, and among arguments. The graph keeps its numbers if types of results cannot be
+//! inferred from the name.
 
 use super::shrink::{inferred, order};
 use crate::random::Random;

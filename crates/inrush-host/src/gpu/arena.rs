@@ -1,7 +1,7 @@
 //! Places for values in one block of memory.
 
-/// Addresses inside the arena are multiples of this: what libraries like best.
-pub const ALIGNMENT: u64 = 512;
+/// Addresses inside the arena are multiples of this: what libraries like best. Packages count on it for scratch memory.
+pub const ALIGNMENT: u64 = inrush_package::SCRATCH_ALIGNMENT;
 
 /// A value that lives from one step to another, both included.
 pub struct Item {

@@ -37,6 +37,7 @@ impl Pending {
         report: Report,
         pool: Arc<Pool>,
     ) -> PyResult<Pending> {
+        // A library call that becomes a call from Python changes the program that is stored.
         Engine::adapt(py, &mut program)?;
         Ok(Pending {
             code: Code::of(py, &program)?,
@@ -93,6 +94,7 @@ pub fn load(
     program: &mut HostProgram,
     pool: &Arc<Pool>,
 ) -> PyResult<(MachineCode, Option<bool>)> {
+    // As in `Pending::new`.
     Engine::adapt(py, program)?;
     let made = match Code::of(py, program)? {
         Some(code) => {

@@ -71,23 +71,22 @@ fn int_mm(b: &mut Builder, args: &Args) -> Result<Vec<ValueId>> {
         return Ok(vec![b.call("inrush.product.default", &args)?]);
     };
     let (x, y) = (b.cast(x, DType::BF16)?, b.cast(y, DType::BF16)?);
-    let mut sum = None;
-    for from in (0..inner.max(1)).step_by(EXACT as usize) {
+    let part = |b: &mut Builder, from: i64| -> Result<ValueId> {
         let to = (from + EXACT).min(inner);
-        let mut part = |v: ValueId, dim: i64| -> Result<ValueId> {
+        let mut slice = |v: ValueId, dim: i64| -> Result<ValueId> {
             let args = [dim, from, to].map(|n| b.int(n));
             b.call("aten.slice.Tensor", &[&[v.into()], &args[..]].concat())
         };
-        let (x, y) = (part(x, 1)?, part(y, 0)?);
+        let (x, y) = (slice(x, 1)?, slice(y, 0)?);
         let product = wide_product(b, x, y)?;
-        let product = b.cast(product, DType::I32)?;
-        sum = Some(match sum {
-            Some(sum) => b.add(sum, product)?,
-            None => product,
-        });
+        b.cast(product, DType::I32)
+    };
+    let mut sum = part(b, 0)?;
+    for from in (EXACT..inner).step_by(EXACT as usize) {
+        let product = part(b, from)?;
+        sum = b.add(sum, product)?;
     }
-    sum.map(|s| vec![s])
-        .ok_or_else(|| Error::internal("a product without a sum"))
+    Ok(vec![sum])
 }
 
 /// Returns a scale that broadcasts with the product: of one element, or a matrix of `sizes`.
