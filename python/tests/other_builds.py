@@ -56,9 +56,10 @@ def stand_in(build):
 
 
 def traced(f, device, *sizes):
-    """The graph of `f` on tensors of a device that is not there."""
+    """The graph of `f` on tensors of a device that is not there, and on float64 scalars of the host: `sizes` of no dimensions."""
     with FakeTensorMode():
-        return make_fx(f)(*[torch.empty(size, device=device) for size in sizes])
+        inputs = [torch.empty(s, device=device) if s else torch.empty(s, dtype=torch.float64) for s in sizes]
+        return make_fx(f)(*inputs)
 
 
 def compiled(name, gm, **settings):

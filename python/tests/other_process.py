@@ -217,8 +217,15 @@ def main():
         h = torch.softmax(x, -1) + y
         return torch.linalg.matrix_exp(h), h
 
+    def scaled(x, n):
+        small = torch.ops.prims.convert_element_type(n * 2, torch.float32)
+        return torch.softmax(x * small, -1) + n, n
+
+    fills, fill = [], torch.Tensor.fill_
+    torch.Tensor.fill_ = lambda t, value: (fills.append(value), fill(t, value))[1]
     log = pathlib.Path(os.environ["FAKE_LOG"])
     cases = [(rows, ((33, 70), (33, 70))), (layers, ((8, 16), (16, 16))), (chain, ((9, 40), (9, 40))), (written, ((4, 6), (4, 6)))]
+    cases.append((scaled, ((5, 33), ())))
     if KIND == "xpu":
         cases.append((called, ((5, 5), (5, 5))))
     for f, sizes in cases:
@@ -226,10 +233,11 @@ def main():
         functional = torch.func.functionalize(f) if f is written else f
         made = _native.compile_fx(other_builds.traced(functional, NAME, *sizes), {"strict": True})
         log.write_text("")
-        x, y = (torch.randn(s) for s in sizes)
+        fills.clear()
+        x, y = (torch.randn(s) if s else torch.tensor(1.5, dtype=torch.float64) for s in sizes)
         for call in range(6):
-            # The same memory again and again, then other memory.
-            given = (x, y) if call < 5 else (x.clone(), y.clone())
+            # The same memory again and again, then other memory, and another number of the host's.
+            given = (x, y) if call < 5 else (x.clone(), y.clone() if y.dim() else y + 1)
             theirs = [t.clone() for t in given]
             wanted, got = f(*theirs), made(*given)
             driver.finish(torch_)
@@ -244,6 +252,7 @@ def main():
         row |= {"launches": len(launches), "batched": sum(line.startswith("graph ") for line in launches)}
         row["threads"] = sorted({int(line.split("threads=")[1].split()[0]) for line in launches})
         row["called"] = [c["op"] for c in made.report()["calls"]]
+        row["fills"] = len(fills)
         row["libraries"] = list(made.report()["libraries"])
         other_builds.tell(f.__name__, told=torch_.stand_in_told() - told, **row)
     packaged(driver, torch_)

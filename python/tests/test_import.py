@@ -97,3 +97,32 @@ def test_import_is_fast():
     best = min(_native.import_seconds(gm) for _ in range(5))
     # The budget is 10 µs; machines that run tests are busy.
     assert best / nodes < 60e-6, f"{best / nodes * 1e6:.1f} µs a node"
+
+
+def on_a_gpu(f, *args):
+    """The text of a graph of a GPU; `args` are shapes, dtypes and devices."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        return _native.import_text(make_fx(f)(*(torch.empty(s, dtype=d, device=on) for s, d, on in args)))
+
+
+X, N = ((4, 4), torch.bfloat16, "cuda"), ((), torch.float64, "cpu")
+CONVERT = torch.ops.prims.convert_element_type.default
+
+
+def test_arithmetic_of_host_scalars_joins_the_graph_where_kernels_read_it():
+    out = on_a_gpu(lambda x, n: x * CONVERT(n * 2, torch.float32), X, N)
+    assert "opaque" not in out and ": f32[] = prims.convert_element_type.default" in out and ": bf16[4, 4] = aten.mul.Tensor" in out
+
+
+def test_host_scalars_that_others_read_stay_with_pytorch():
+    for f, more in (
+        (lambda x, n: (x * (n * 2), n * 2), ()),  # two results, one an output
+        (lambda x, n: (lambda m: (x * m, m))(n * 2), ()),  # one result, which is an output, too
+        (lambda x, n: x.index_put([torch.zeros(1, dtype=torch.int64, device="cuda")], (n * 2).bfloat16()), ()),  # not elementwise
+        (lambda x, n, h: x * (n * 2 + h)[0], (((3,), torch.float32, "cpu"),)),  # with another tensor of the host
+    ):
+        out = on_a_gpu(f, X, N, *more)
+        made = [line for line in out.splitlines() if "= aten.mul.Tensor(%1" in line]
+        assert any('opaque "float64 on cpu"' in line for line in made), out

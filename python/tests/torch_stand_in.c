@@ -1,5 +1,5 @@
 /* Functions of libtorch as a build of PyTorch for ROCm or for Intel GPUs has them, over a build for CPUs: tensors say that they are on
-   the first device of type NAME, whose number is TYPE, and are in memory of this process. It stands in the place of `libtorch_cpu.so`
+   the first device of type NAME, whose number is TYPE, and are in memory of this process. Float64 scalars are the host's. It stands in the place of `libtorch_cpu.so`
    and of the library for the device; all other functions are the real library's, which it is linked with. See `other_process.py`. */
 
 #define _GNU_SOURCE
@@ -9,6 +9,7 @@
 
 #define API __attribute__((visibility("default")))
 #define CPU 0
+#define FLOAT64 7
 #define JOIN(a, b, c) a##b##c
 #define JOINED(a, b, c) JOIN(a, b, c)
 #define OF(before, after) JOINED(before, NAME, after)
@@ -27,7 +28,14 @@ static void *real(const char *name) {
     return found;
 }
 
-API int aoti_torch_get_device_type(void *tensor, int32_t *type) { return *type = TYPE, 0; }
+API int aoti_torch_get_device_type(void *tensor, int32_t *type) {
+    int (*dim_of)(void *, int64_t *) = real("aoti_torch_get_dim");
+    int (*dtype_of)(void *, int32_t *) = real("aoti_torch_get_dtype");
+    int64_t dim = 0;
+    int32_t dtype = 0;
+    if (dim_of(tensor, &dim) || dtype_of(tensor, &dtype)) return 1;
+    return *type = dim == 0 && dtype == FLOAT64 ? CPU : TYPE, 0;
+}
 API int aoti_torch_get_device_index(void *tensor, int32_t *index) { return *index = 0, 0; }
 
 API int aoti_torch_empty_strided(int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t type, int32_t index,

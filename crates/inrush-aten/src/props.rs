@@ -24,6 +24,8 @@ pub enum Prop {
     Restrides,
     /// The result is memory that holds nothing yet; others write it.
     Uninitialized,
+    /// Changes the dtype of each element.
+    Converts,
     /// Draws random numbers: the row has the parameters `seed` and `stream` of [`crate::random`].
     Draws,
     /// Brings rows into order, or finds elements by their rank in a row.
@@ -167,6 +169,13 @@ impl Row {
 #[must_use]
 pub fn has(op: &str, prop: Prop) -> bool {
     lookup(op).is_some_and(|op| op.row.has(prop))
+}
+
+/// Returns true if each element of the result is a function of one element of each operand.
+#[must_use]
+pub fn is_elementwise(op: &str) -> bool {
+    lookup(op)
+        .is_some_and(|op| matches!(op.row.route, Route::Pointwise(_)) || op.row.has(Prop::Converts))
 }
 
 /// Returns true if `op` reads a tensor's sizes, strides or offset, and no element.

@@ -21,6 +21,7 @@
 
 mod args;
 mod device;
+mod host_scalars;
 pub mod kernels;
 mod results;
 mod symbols;
@@ -29,6 +30,7 @@ mod types;
 
 use crate::errors::raise;
 pub use device::device;
+use host_scalars::HostScalars;
 use inrush_aten::{NamedArg, bind, random};
 use inrush_base::{Error, Scalar};
 use inrush_compile::may_write;
@@ -125,7 +127,8 @@ pub fn import<'py>(
         names: Names::get(py)?,
         device,
         gpu,
-        given: false,
+        joins: false,
+        host: HostScalars::default(),
         gm: gm.clone(),
         out: Imported {
             graph: Graph {
@@ -148,6 +151,9 @@ pub fn import<'py>(
     let nodes = gm
         .getattr(intern!(py, "graph"))?
         .getattr(intern!(py, "nodes"))?;
+    if device.is_some() {
+        importer.host = HostScalars::of(importer.names, &nodes)?;
+    }
     for node in nodes.try_iter()? {
         importer.fx_node(&node?)?;
     }
@@ -182,9 +188,11 @@ struct Importer<'py> {
     device: Option<Device>,
     /// Results that nothing reads are nothing: what an operator gives there differs between devices.
     gpu: bool,
-    /// True while an input or attribute is described, false for a result. An input that is a scalar
-    /// tensor of the host may join a graph on a GPU.
-    given: bool,
+    /// True while a value is described that may join a graph on a GPU although it is a scalar tensor of the host: inputs,
+    /// attributes, and some results.
+    joins: bool,
+    /// The results that may.
+    host: HostScalars,
     gm: Bound<'py, PyAny>,
     out: Imported,
     symbols: Symbols,
@@ -223,7 +231,7 @@ impl<'py> Importer<'py> {
     fn placeholder(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Source> {
         let name = name_of(node)?;
         let val = meta(node, intern!(node.py(), "val"))?;
-        self.given = true;
+        self.joins = true;
         let (value, source) = match val {
             Some(val) if !val.is_none() => self.input(&name, &val)?,
             _ => {
@@ -233,7 +241,7 @@ impl<'py> Importer<'py> {
                 (v, Source::Value(v))
             }
         };
-        self.given = false;
+        self.joins = false;
         let kind = InputKind::User { index: self.users };
         self.out.graph.inputs.push(Input::new(value, kind));
         self.users += 1;
@@ -257,9 +265,9 @@ impl<'py> Importer<'py> {
             return Ok(Source::Object(object.unbind()));
         }
         let name = name_of(node)?;
-        self.given = true;
+        self.joins = true;
         let ty = self.tensor(&object)?;
-        self.given = false;
+        self.joins = false;
         let value = self.out.graph.add_value(&name, ty);
         let kind = InputKind::Constant {
             name: target.to_string(),
@@ -309,6 +317,7 @@ impl<'py> Importer<'py> {
         let line = self.line(node)?;
         let mut outs = Vec::new();
         let name = name_of(node)?;
+        self.joins = why.is_none() && self.host.joins(node);
         let source = match meta(node, intern!(py, "val"))? {
             Some(val) => self.results(&name, &val, &mut outs, 0)?,
             // Operators around others (random states, say) are traced without metadata; what reads them has some again.
@@ -319,6 +328,7 @@ impl<'py> Importer<'py> {
             }
             None => Source::None,
         };
+        self.joins = false;
         // Nested lists are not looked into: their items are read by chains of `getitem`.
         let flat = matches!(&source, Source::List(l)
             if l.len() == outs.len() && !l.iter().any(|s| matches!(s, Source::List(_))));

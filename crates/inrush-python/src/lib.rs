@@ -138,7 +138,8 @@ mod _native {
     /// Returns the text form of the graph that `gm` is imported as.
     #[pyfunction]
     fn import_text(gm: &Bound<'_, PyAny>) -> PyResult<String> {
-        let imported = fx::import(gm.py(), gm, None, false, fx::Sizes::Symbolic)?;
+        let found = fx::device(gm.py(), gm, host::kinds::kinds(gm.py())?)?;
+        let imported = fx::import(gm.py(), gm, found.gpu, false, fx::Sizes::Symbolic)?;
         inrush_graph::verify::verify(&imported.graph).map_err(errors::raise)?;
         Ok(imported.graph.print())
     }

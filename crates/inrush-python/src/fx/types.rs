@@ -90,6 +90,11 @@ impl Names {
     }
 }
 
+/// Returns true for a tensor without dimensions.
+pub fn is_scalar(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(tensor.getattr(intern!(tensor.py(), "shape"))?.len()? == 0)
+}
+
 /// Returns true if `object` is an instance of `class` itself, not of a subclass.
 pub fn is_exactly(object: &Bound<'_, PyAny>, class: &Py<PyAny>) -> bool {
     object.get_type_ptr() as usize == class.as_ptr() as usize
@@ -117,12 +122,8 @@ impl<'py> Importer<'py> {
                 }
             }
         };
-        // A number of the host's in arithmetic on a device, as ATen allows it: calls bring it over.
         let here = here
-            || self.device.is_some()
-                && self.given
-                && kind.to_str()? == "cpu"
-                && val.getattr(intern!(py, "shape"))?.len()? == 0;
+            || self.device.is_some() && self.joins && kind.to_str()? == "cpu" && is_scalar(val)?;
         let layout = val.getattr(intern!(py, "layout"))?;
         let strided = layout.is(&self.names.strided);
         match dtype {

@@ -15,7 +15,7 @@ use inrush_host::devices;
 use inrush_host::dtype_of;
 use inrush_host::gpu::driver::Stream;
 use inrush_host::gpu::plan::written;
-use inrush_host::program::{Device, HostProgram, Out};
+use inrush_host::program::{Device, Out};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -64,6 +64,8 @@ struct Input {
     copy: Option<Owned>,
     /// Steps write it.
     written: bool,
+    /// Holds the memory that replays read in place of a scalar of the host.
+    _lent: Option<Py<PyAny>>,
 }
 
 /// An output of a captured call.
@@ -187,23 +189,21 @@ impl Graphs {
         &self,
         py: Python<'_>,
         shims: &'static Shims,
-        device: Device,
-        stream: usize,
+        (device, stream): (Device, Stream),
         call: &mut Call<'_>,
         run: &dyn Fn(Python<'_>, &mut Call<'_>) -> PyResult<()>,
     ) -> PyResult<Todo> {
-        if self.refused().is_some() {
+        if self.refused().is_some() || capturing(device, stream)? {
             return Ok(Todo::Run);
         }
-        let program = &call.runner.program;
-        let addresses = match addresses(py, shims, device, program, call)? {
+        let addresses = match addresses(py, shims, (device, stream), call)? {
             Ok(a) => a,
             Err(why) => {
                 self.refuse(py, why)?;
                 return Ok(Todo::Run);
             }
         };
-        let key: Key = (call.symbols.clone(), stream);
+        let key: Key = (call.symbols.clone(), stream.0);
         // One call at a time: replays of one graph share its memory.
         // A call from a second thread runs uncaptured. Waiting here could deadlock: the owner runs
         // Python code, and this thread holds the interpreter's lock.
@@ -220,31 +220,32 @@ impl Graphs {
                 entries.push(Entry {
                     key,
                     calls: 0,
-                    seen: addresses.iter().map(|a| (a.1, true)).collect(),
+                    seen: addresses.iter().map(|a| (a.address, true)).collect(),
                     captured: None,
                 });
                 entries.len() - 1
             }
         };
         let entry = &mut entries[at];
-        for (seen, (_, address, _)) in entry.seen.iter_mut().zip(&addresses) {
-            seen.1 &= seen.0 == *address;
-            seen.0 = *address;
+        for (seen, a) in entry.seen.iter_mut().zip(&addresses) {
+            seen.1 &= seen.0 == a.address;
+            seen.0 = a.address;
         }
         entry.calls += 1;
-        if entry.calls <= WARM || capturing(device, stream)? {
+        if entry.calls <= WARM {
             return Ok(Todo::Run);
         }
         // An argument that was read in place has moved: its address is part of the recorded
         // launches. The next capture copies it, since `seen` says by now that it does not stay.
         let moved = entry.captured.as_ref().is_some_and(|c| {
-            (c.inputs.iter().zip(&addresses)).any(|(i, a)| i.copy.is_none() && i.address != a.1)
+            (c.inputs.iter().zip(&addresses))
+                .any(|(i, a)| i.copy.is_none() && i.address != a.address)
         });
         if moved {
             entry.captured = None;
         }
         if entry.captured.is_none() {
-            match capture(py, shims, device, stream, call, entry, &addresses, run) {
+            match capture(py, shims, (device, stream), call, entry, &addresses, run) {
                 Ok(c) => entry.captured = Some(c),
                 Err(e) => {
                     self.refuse(py, e.to_string())?;
@@ -255,21 +256,31 @@ impl Graphs {
         let Some(captured) = &entry.captured else {
             return Ok(Todo::Run);
         };
-        let stream = Stream(stream);
         (captured.replay(py, shims, &addresses, call, stream)).map(Todo::Done)
     }
 }
 
-/// Handles and addresses of the tensors among the arguments, by position; or why the graph cannot be captured.
-type Addresses = SmallVec<[(usize, u64, Handle); 32]>;
+/// A tensor among the arguments, or the copy of one that is the host's.
+struct Address {
+    slot: usize,
+    address: u64,
+    handle: Handle,
+    /// The copy on the device of a scalar of the host.
+    lent: Option<Py<PyAny>>,
+}
 
+/// The tensors among the arguments, by position.
+type Addresses = SmallVec<[Address; 32]>;
+
+/// Returns them, or why the graph cannot be captured.
 fn addresses(
     py: Python<'_>,
-    shims: &Shims,
-    device: Device,
-    program: &HostProgram,
+    shims: &'static Shims,
+    on: (Device, Stream),
     call: &Call<'_>,
 ) -> PyResult<std::result::Result<Addresses, String>> {
+    let program = &call.runner.program;
+    let written = written(program);
     let mut out = Addresses::new();
     let slots = program.inputs.iter().copied();
     for slot in slots.chain(program.constants.iter().map(|c| c.0)) {
@@ -284,9 +295,23 @@ fn addresses(
             )));
         };
         // SAFETY: the tensor is held by its slot.
-        let (address, _, here) = unsafe { shims.data_on(h, device)? };
+        let (address, _, here) = unsafe { shims.data_on(h, on.0)? };
         if !here {
-            return Ok(Err("an argument is on another device".into()));
+            let engine = call.runner.code.engine().filter(|_| !written[slot]);
+            let copy = match engine {
+                Some(e) => e.scalars.copy(py, shims, on, slot, (object, h))?,
+                None => None,
+            };
+            let Some(copy) = copy else {
+                return Ok(Err("an argument is on another device".into()));
+            };
+            out.push(Address {
+                slot,
+                address: copy.address,
+                handle: shims.tensor(copy.object.bind(py))?,
+                lent: Some(copy.object),
+            });
+            continue;
         }
         // SAFETY: as above.
         let (plain, (sizes, _)) = unsafe {
@@ -296,21 +321,22 @@ fn addresses(
         if !plain && !sizes.contains(&0) {
             return Ok(Err("an argument is negated where it is read".into()));
         }
-        out.push((slot, address, h));
+        out.push(Address {
+            slot,
+            address,
+            handle: h,
+            lent: None,
+        });
     }
     Ok(Ok(out))
 }
 
 /// Returns true if the stream is captured already. The steps become part of that capture.
-fn capturing(device: Device, stream: usize) -> PyResult<bool> {
+fn capturing(device: Device, stream: Stream) -> PyResult<bool> {
     let driver = devices::driver(device).map_err(raise)?;
-    driver.is_capturing(Stream(stream)).map_err(raise)
+    driver.is_capturing(stream).map_err(raise)
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one caller, and each is another thing"
-)]
 /// Records the steps of a call. Nothing is computed meanwhile: the replay that follows does this.
 ///
 /// # Errors
@@ -318,8 +344,7 @@ fn capturing(device: Device, stream: usize) -> PyResult<bool> {
 fn capture(
     py: Python<'_>,
     shims: &'static Shims,
-    device: Device,
-    stream: usize,
+    (device, stream): (Device, Stream),
     call: &mut Call<'_>,
     entry: &Entry,
     addresses: &Addresses,
@@ -331,36 +356,42 @@ fn capture(
         .collect();
     let mut inputs = Vec::with_capacity(addresses.len());
     let written = written(program);
-    for (k, (slot, address, h)) in addresses.iter().enumerate() {
+    for (a, (_, stays)) in addresses.iter().zip(&entry.seen) {
+        let h = a.handle;
         // Addresses of parameters are the same at all calls; of activations they are not.
-        let stays = entry.seen[k].1;
         let copy = match stays {
-            true => None,
+            true => {
+                if let Some(lent) = &a.lent {
+                    call.slots[a.slot] = Some(lent.clone_ref(py));
+                }
+                None
+            }
             false => {
                 // SAFETY: the tensor is held by its slot.
-                let (sizes, strides) = unsafe { shims.shape(*h)? };
-                let (_, dtype, _) = unsafe { shims.data_on(*h, device)? };
+                let (sizes, strides) = unsafe { shims.shape(h)? };
+                let (_, dtype, _) = unsafe { shims.data_on(h, device)? };
                 let made = shims.allocate(sizes, strides, dtype, device);
                 let (handle, _) = made.ok_or_else(|| too_large(py, device, sizes, dtype))?;
                 let owned = Owned { handle, shims };
                 // SAFETY: both are live.
-                if !unsafe { shims.copy(owned.handle, *h) } {
+                if !unsafe { shims.copy(owned.handle, h) } {
                     return Err(PyRuntimeError::new_err("an argument cannot be copied"));
                 }
                 // SAFETY: the tensor is owned.
-                call.slots[*slot] = Some(unsafe { shims.object(py, owned.handle)? });
+                call.slots[a.slot] = Some(unsafe { shims.object(py, owned.handle)? });
                 Some(owned)
             }
         };
         inputs.push(Input {
-            slot: *slot,
-            address: *address,
+            slot: a.slot,
+            address: a.address,
             copy,
-            written: written[*slot],
+            written: written[a.slot],
+            _lent: a.lent.as_ref().map(|l| l.clone_ref(py)),
         });
     }
     let begin = py.import("inrush.cuda_graphs")?.getattr("capture")?;
-    let context = begin.call1((device.index, stream))?;
+    let context = begin.call1((device.index, stream.0))?;
     let graph = context.call_method0("__enter__")?.unbind();
     let ran = run(py, call);
     let none = py.None();
@@ -374,11 +405,11 @@ fn capture(
                 Out::Slot(s) => match &call.slots[*s] {
                     Some(v) if shims.handle(v.bind(py)).is_some() => {
                         // An output that is an argument is returned as the caller's own tensor.
-                        let same = |a: &&(usize, u64, Handle)| {
-                            call.slots[a.0].as_ref().is_some_and(|x| x.is(v)) || a.0 == *s
+                        let same = |a: &&Address| {
+                            call.slots[a.slot].as_ref().is_some_and(|x| x.is(v)) || a.slot == *s
                         };
                         Ok(match addresses.iter().find(same) {
-                            Some((slot, _, _)) => Result::Argument(*slot),
+                            Some(a) => Result::Argument(a.slot),
                             None => Result::Tensor(Made::of(py, shims, v)?),
                         })
                     }
@@ -426,20 +457,20 @@ impl Captured {
         call: &Call<'_>,
         stream: Stream,
     ) -> PyResult<SmallVec<[Py<PyAny>; 8]>> {
-        for (i, (slot, _, h)) in self.inputs.iter().zip(addresses) {
-            debug_assert_eq!(i.slot, *slot);
+        for (i, a) in self.inputs.iter().zip(addresses) {
+            debug_assert_eq!(i.slot, a.slot);
             if let Some(copy) = &i.copy
                 // SAFETY: both are live.
-                && !unsafe { shims.copy(copy.handle, *h) }
+                && !unsafe { shims.copy(copy.handle, a.handle) }
             {
                 return Err(failed());
             }
         }
         self.graph.call_method0(py, intern!(py, "replay"))?;
-        for (i, (_, _, h)) in self.inputs.iter().zip(addresses) {
+        for (i, a) in self.inputs.iter().zip(addresses) {
             if let Some(copy) = i.copy.as_ref().filter(|_| i.written)
                 // SAFETY: both are live.
-                && !unsafe { shims.copy(*h, copy.handle) }
+                && !unsafe { shims.copy(a.handle, copy.handle) }
             {
                 return Err(failed());
             }

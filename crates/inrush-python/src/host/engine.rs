@@ -5,6 +5,7 @@ use super::device::On;
 use super::device_graphs::{Graphs, Todo};
 use super::kinds;
 use super::run::Call;
+use super::scalars::Scalars;
 use super::shim::Shims;
 use super::torch::Torch;
 use crate::errors::raise;
@@ -26,6 +27,8 @@ pub struct Engine {
     library: &'static Functions,
     /// Captured calls, if calls are captured.
     graphs: Option<Graphs>,
+    /// Copies of the host's scalars.
+    pub scalars: Scalars,
 }
 
 /// Estimates the CPU's time to issue a call, in launches.
@@ -99,6 +102,7 @@ impl Engine {
             executor,
             library,
             graphs: captured.then(Graphs::default),
+            scalars: Scalars::default(),
         })
     }
 
@@ -125,7 +129,7 @@ impl Engine {
         let device = self.executor.device();
         let on = On::device(py, device)?;
         let run = |py: Python<'_>, call: &mut Call<'_>| self.run(py, shims, call);
-        graphs.call(py, shims, device, on.stream.0, call, &run)
+        graphs.call(py, shims, (device, on.stream), call, &run)
     }
 
     /// Runs all steps; arguments are in the call's slots.
@@ -143,6 +147,7 @@ impl Engine {
             teller: on.as_ref().and_then(On::teller),
         };
         call.copies.clear();
+        call.lent.clear();
         self.executor.run(&host, &call.runner.program, call)
     }
 }

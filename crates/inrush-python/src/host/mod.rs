@@ -6,6 +6,7 @@
 //! made          calls that a pass made, read from the graph
 //! engine        a call on a GPU: the executor of `inrush-host`, and captured calls
 //! torch         that executor's host, over libtorch's C functions
+//! scalars       scalar tensors of the host, and their copies on the device
 //! steps         its steps that need the interpreter, and exceptions
 //! tensor        tensors that a call owns
 //! device_graphs calls that were captured, and replays
@@ -24,6 +25,7 @@ mod engine;
 pub mod kinds;
 mod made;
 pub mod run;
+mod scalars;
 pub mod shim;
 mod steps;
 pub mod tensor;

@@ -43,6 +43,15 @@ pub enum MachineCode {
     Gpu(Box<Engine>),
 }
 
+impl MachineCode {
+    pub fn engine(&self) -> Option<&Engine> {
+        match self {
+            MachineCode::Cpu(_) => None,
+            MachineCode::Gpu(engine) => Some(engine),
+        }
+    }
+}
+
 /// A segment's machine code.
 pub struct Loaded {
     model: Model,
@@ -80,6 +89,8 @@ pub struct Call<'a> {
     sizes: Vec<Option<i64>>,
     /// Arguments that a GPU's steps write and that had another layout, each with the copy that was written.
     pub copies: Vec<(Py<PyAny>, Py<PyAny>)>,
+    /// Copies of the host's scalars that a GPU's steps read.
+    pub lent: Vec<Py<PyAny>>,
 }
 
 impl Frame for Call<'_> {
@@ -134,6 +145,7 @@ impl Runner {
             symbols: SmallVec::new(),
             sizes: Vec::new(),
             copies: Vec::new(),
+            lent: Vec::new(),
         };
         call.slots.resize_with(program.slots, || None);
         for (a, slot) in args.zip(&program.inputs) {

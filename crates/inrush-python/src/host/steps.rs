@@ -2,9 +2,13 @@
 
 use super::kinds;
 use super::run::{Call, laid_out, run_error, scalar, share};
+use super::scalars::Copy;
+use super::shim::Handle;
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
+use crate::errors::raise;
 use inrush_base::same_strides;
+use inrush_host::devices;
 use inrush_host::gpu::plan::{CheckInput, Op, Plain};
 use inrush_host::gpu::{POINTER_ALIGNMENT, Stop};
 use inrush_host::program::{Device, Out, StepKind};
@@ -117,6 +121,15 @@ fn check_input(
         frame.bases[t.slot] = address;
         return Ok(());
     }
+    if !here
+        && !t.written
+        && dtype == want.dtype
+        && let Some(copy) = lent(torch, py, call, t.slot, h)?
+    {
+        frame.bases[t.slot] = copy.address;
+        call.lent.push(copy.object);
+        return Ok(());
+    }
     let made = shims.allocate(&want.sizes, &want.strides, want.dtype, torch.device);
     let (handle, address) = made.ok_or_else(|| {
         let bytes = want.bytes().unwrap_or(u64::MAX);
@@ -142,6 +155,26 @@ fn check_input(
     // Kept to the end: native steps read it.
     frame.own[t.slot] = Some(owned);
     Ok(())
+}
+
+/// Returns the copy that is kept of the host's scalar in a slot; `None` for other tensors, and in a capture.
+fn lent(
+    torch: &Torch,
+    py: Python<'_>,
+    call: &Call<'_>,
+    slot: usize,
+    h: Handle,
+) -> PyResult<Option<Copy>> {
+    let Some(engine) = call.runner.code.engine() else {
+        return Ok(None);
+    };
+    let driver = devices::driver(torch.device).map_err(raise)?;
+    if driver.is_capturing(torch.stream).map_err(raise)? {
+        return Ok(None);
+    }
+    let on = (torch.device, torch.stream);
+    let argument = (call.value(slot)?.bind(py), h);
+    engine.scalars.copy(py, torch.shims, on, slot, argument)
 }
 
 /// Copies the memory that a tensor spans, element by element of memory. `copy_` refuses to write tensors whose elements share

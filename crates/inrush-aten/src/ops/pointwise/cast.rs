@@ -75,7 +75,7 @@ const fn conversion(name: &'static str, schema: &'static str, example: &'static 
         meta: Meta::Route,
         route: Route::Decompose(to_dtype),
         example,
-        props: &[],
+        props: &[Prop::Converts],
     }
 }
 

@@ -1,0 +1,138 @@
+//! Arithmetic on scalar tensors of the host in a graph on a GPU.
+//!
+//! ATen lets a tensor without dimensions stay on the host in arithmetic on a device. With dynamic sizes, Dynamo passes floats of
+//! modules this way, and AOTAutograd converts and combines them before a tensor of the device is computed with them:
+//!
+//! ```text
+//! eps: f64[] on cpu = placeholder
+//! e = prims.convert_element_type(eps, f32)     f32[] on cpu
+//! y = aten.add.Tensor(x, e)                    on the device
+//! ```
+//!
+//! Kernels do this arithmetic, too, where nothing else reads its results. Otherwise each operator would be called from Python,
+//! and so would those of the device that read it.
+
+use super::target::{Role, Target};
+use super::types::{Names, is_exactly, is_scalar};
+use super::{key, meta};
+use inrush_aten::props::is_elementwise;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use rustc_hash::FxHashSet;
+
+/// FX nodes, by identity, whose results are scalar tensors of the host that only kernels read.
+#[derive(Default)]
+pub struct HostScalars(FxHashSet<usize>);
+
+/// The place of a value.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Place {
+    /// A scalar tensor of the host.
+    Host,
+    /// A tensor of a device.
+    Device,
+    /// Anything else.
+    Other,
+}
+
+impl HostScalars {
+    /// Finds them in the nodes of a graph.
+    pub fn of<'py>(names: &Names, nodes: &Bound<'py, PyAny>) -> PyResult<HostScalars> {
+        let mut inputs = FxHashSet::default();
+        // In order: arithmetic on host scalars alone.
+        let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
+        let mut known = FxHashSet::default();
+        for node in nodes.try_iter()? {
+            let node = node?;
+            let op = node.getattr(intern!(node.py(), "op"))?;
+            match op.cast::<PyString>()?.to_str()? {
+                "placeholder" if place(names, &node)? == Place::Host => {
+                    inputs.insert(key(&node));
+                }
+                // Graphs without such inputs, nearly all, end here.
+                "call_function" if inputs.is_empty() => return Ok(HostScalars::default()),
+                "call_function" => {
+                    let from_host = || -> PyResult<bool> {
+                        let operands = node.getattr(intern!(node.py(), "all_input_nodes"))?;
+                        for o in operands.try_iter()? {
+                            let o = key(&o?);
+                            if !inputs.contains(&o) && !known.contains(&o) {
+                                return Ok(false);
+                            }
+                        }
+                        Ok(true)
+                    };
+                    if from_host()?
+                        && place(names, &node)? == Place::Host
+                        && elementwise(names, &node)?
+                    {
+                        known.insert(key(&node));
+                        made.push(node);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut joined = FxHashSet::default();
+        for node in made.iter().rev() {
+            if read_by_kernels(names, node, &joined)? {
+                joined.insert(key(node));
+            }
+        }
+        Ok(HostScalars(joined))
+    }
+
+    /// Returns true if a node's result may join the graph.
+    pub fn joins(&self, node: &Bound<'_, PyAny>) -> bool {
+        self.0.contains(&key(node))
+    }
+}
+
+/// Returns true if all that read a host scalar are elementwise operators of the device, or of the host and among `joined`.
+fn read_by_kernels(
+    names: &Names,
+    node: &Bound<'_, PyAny>,
+    joined: &FxHashSet<usize>,
+) -> PyResult<bool> {
+    for user in node.getattr(intern!(node.py(), "users"))?.try_iter()? {
+        let user = user?;
+        let fits = joined.contains(&key(&user))
+            || place(names, &user)? == Place::Device && elementwise(names, &user)?;
+        if !fits {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns true if a node calls an elementwise operator.
+fn elementwise(names: &Names, node: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let op = node.getattr(intern!(node.py(), "op"))?;
+    if op.cast::<PyString>()?.to_str()? != "call_function" {
+        return Ok(false);
+    }
+    let target = Target::of(names, &node.getattr(intern!(node.py(), "target"))?)?;
+    Ok(target.role == Role::Operator && is_elementwise(&target.name))
+}
+
+/// Returns the place of a node's value.
+fn place(names: &Names, node: &Bound<'_, PyAny>) -> PyResult<Place> {
+    let py = node.py();
+    let Some(val) = meta(node, intern!(py, "val"))? else {
+        return Ok(Place::Other);
+    };
+    if !names.is_tensor(&val)? {
+        return Ok(Place::Other);
+    }
+    let device = match is_exactly(&val, &names.fake) {
+        true => val.getattr(intern!(py, "fake_device"))?,
+        false => val.getattr(intern!(py, "device"))?,
+    };
+    let kind = device.getattr(intern!(py, "type"))?;
+    Ok(match kind.cast::<PyString>()?.to_str()? {
+        "cpu" if is_scalar(&val)? => Place::Host,
+        "cpu" | "meta" => Place::Other,
+        _ => Place::Device,
+    })
+}
