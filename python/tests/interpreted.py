@@ -158,6 +158,17 @@ def sorted_rows(dtype):
                 assert torch.equal(g.signbit() & (g == 0), w.signbit() & (w == 0)), k
 
 
+def multiples(f, sizes):
+    """Calls take the program for the traced sizes, for multiples of 16 or for all: one that takes a wrong one leaves parts out."""
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": False}, dynamic=True)
+    for size in sizes:
+        args = torch.randn(size), torch.randn(size[1])
+        got, wanted = compiled(*args), f(*args)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+        same_layout(got, wanted)
+
+
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def number_from_data(x):
     """The number is read when the operator that gives it is done, though nothing else reads it any more."""
@@ -232,6 +243,8 @@ def cases(row):
     yield "eight bits without a type of Triton's", lambda: compare(lambda a: (a * 2).to(torch.float8_e4m3fnuz).float() + 1, (x,))
     yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
+    various = (96, 64), (32, 48), (33, 48), (32, 50), (17, 9), (16, 16), (160, 2048)
+    yield "multiples", lambda: multiples(lambda a, b: (a.softmax(1) * b, a.t().contiguous() * 2, (a * b).sum(0), a.cumsum(1)), various)
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]
         yield f"{name}, eval", lambda make=make, inputs=inputs: compare(no_grad(make().eval()), (inputs(2),))

@@ -131,3 +131,21 @@ def test_stores_into_empty_tensors_are_masked(tmp_path, monkeypatch):
     (emitted,) = tmp_path.glob("*emit*")
     stores = [line.strip() for line in emitted.read_text().splitlines() if "tl.store(" in line]
     assert stores and all(line.endswith("rmask)") for line in stores), stores
+
+
+def test_rows_of_varying_length_have_a_program_for_multiples(tmp_path):
+    """Its kernels store whole tiles without masks; calls of all kinds of sizes are run by `interpreted.py`."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def compiled(name, *sizes):
+        graph = make_fx(lambda x: x.t().contiguous() * 2, tracing_mode="symbolic")(torch.randn(sizes))
+        inrush._native.compile_fx(graph, {"gpu": "cuda:h100", "interpret": True, "trace": str(tmp_path / name)})
+        return tmp_path / name
+
+    (emitted,) = (compiled("multiples", 96, 64) / "multiples").glob("*emit*")
+    stores = [line.strip() for line in emitted.read_text().splitlines() if "tl.store(out_ptr1" in line]
+    assert stores == ["tl.store(out_ptr1 + (x + 16 * (ks1 * y)), t1)"], stores
+    # There is none where the traced sizes are no multiples.
+    others = compiled("others", 97, 63)
+    assert (others / "known_sizes").exists() and not (others / "multiples").exists()

@@ -1,7 +1,7 @@
 //! Compiled graphs as Python callables.
 //!
-//! A [`Compiled`] has a program for all sizes and, on GPUs, may have one for the sizes of the traced
-//! call ([`known`]). Each is a [`Version`], which goes through two states:
+//! A [`Compiled`] has a program for all sizes and, on GPUs, may have others for some sizes, those of
+//! the traced call first ([`special`]). Each is a [`Version`], which goes through two states:
 //!
 //! ```text
 //! pending --finish--> ready            kernels are built; calls run the program
@@ -9,11 +9,11 @@
 //!
 //! With the option `later` the compiler returns in state pending, and the build goes on in a
 //! thread. The first call waits for it. The interpreter's lock is released while it waits, and
-//! signals are answered between two waits, so that Ctrl-C ends a long build. Kernels for all sizes
-//! are built in a thread once those for known sizes are ready. If a build has failed, calls run the
+//! signals are answered between two waits, so that Ctrl-C ends a long build. Kernels for other sizes
+//! are built in threads once those for the traced sizes are ready. If a build has failed, calls run the
 //! function that was captured ([`Compiled::replace`]).
 
-use crate::compile::{self, Outcome, Pending, Report, Settings, State, Tune, known};
+use crate::compile::{self, Outcome, Pending, Report, Settings, State, Tune, special};
 use crate::errors::raise;
 use crate::host::run::{MachineCode, Runner};
 use crate::host::shim::shims;
@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 pub struct Compiled {
     /// The program for all sizes.
     general: Version,
-    /// The program for the sizes of the traced call.
-    known: Option<(Vec<known::Check>, Version)>,
+    /// Programs for some sizes, in the order in which a call tries them. The first is for the sizes of the traced call.
+    special: Vec<(Vec<special::Check>, Version)>,
     /// The function that calls run after a failed build.
     instead: OnceLock<Py<PyAny>>,
     /// True if calls enter the interpreter: for a called operator or a step that only Python does.
@@ -187,11 +187,11 @@ impl Compiled {
             State::Ready(runner, _) => runner.program.enters_interpreter(),
             State::Pending(p) => p.program.enters_interpreter(),
         };
-        let known = outcome.known.as_ref();
+        let versions = |(checks, s)| (checks, Version::new(s));
         Compiled {
-            python: enters(&outcome.general) || known.is_some_and(|(_, s)| enters(s)),
+            python: enters(&outcome.general) || outcome.special.iter().any(|(_, s)| enters(s)),
             general: Version::new(outcome.general),
-            known: outcome.known.map(|(checks, s)| (checks, Version::new(s))),
+            special: outcome.special.into_iter().map(versions).collect(),
             instead: OnceLock::new(),
             threads,
         }
@@ -199,7 +199,7 @@ impl Compiled {
 
     /// Returns the version that the first call runs.
     fn first(&self) -> &Version {
-        self.known.as_ref().map_or(&self.general, |(_, v)| v)
+        self.special.first().map_or(&self.general, |(_, v)| v)
     }
 
     /// Returns the version for the arguments of a call.
@@ -208,10 +208,16 @@ impl Compiled {
         py: Python<'py>,
         argument: &dyn Fn(usize) -> Option<Bound<'py, PyAny>>,
     ) -> PyResult<&Version> {
-        Ok(match &self.known {
-            Some((checks, version)) if known::fits(checks, shims(py)?, argument) => version,
-            _ => &self.general,
-        })
+        if self.special.is_empty() {
+            return Ok(&self.general);
+        }
+        let shims = shims(py)?;
+        let fits = |s: &&(Vec<special::Check>, Version)| special::fits(&s.0, shims, argument);
+        Ok(self
+            .special
+            .iter()
+            .find(fits)
+            .map_or(&self.general, |s| &s.1))
     }
 }
 
@@ -273,8 +279,10 @@ impl Compiled {
     /// the C compiler and of the loader.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         self.first().ready(py)?;
-        if self.known.is_some() {
-            py.detach(|| self.general.start()).map_err(raise)?;
+        let others = (self.special.iter().skip(1).map(|s| &s.1)).chain([&self.general]);
+        if !self.special.is_empty() {
+            py.detach(|| others.map(Version::start).collect::<Result<(), _>>())
+                .map_err(raise)?;
         }
         Ok(())
     }
@@ -313,10 +321,9 @@ impl Compiled {
         };
         let stored = Stored {
             general: store(&this.general)?,
-            known: match &this.known {
-                Some((checks, v)) => Some((checks.clone(), store(v)?)),
-                None => None,
-            },
+            special: (this.special.iter())
+                .map(|(checks, v)| Ok((checks.clone(), store(v)?)))
+                .collect::<PyResult<_>>()?,
             threads: this.threads,
         };
         let bytes =
@@ -421,7 +428,7 @@ pub fn compile_fx(
 #[derive(Serialize, Deserialize)]
 struct Stored {
     general: (HostProgram, Report),
-    known: Option<(Vec<known::Check>, (HostProgram, Report))>,
+    special: Vec<(Vec<special::Check>, (HostProgram, Report))>,
     threads: Option<usize>,
 }
 
@@ -465,19 +472,16 @@ pub fn restore(
     };
     let threads = stored.threads;
     let (program, report) = stored.general;
-    let outcome = match stored.known {
-        None => Outcome {
-            general: restored(py, program, report, objects()?, threads, false)?,
-            known: None,
-        },
-        Some((checks, (other, known))) => Outcome {
-            general: restored(py, program, report, objects()?, threads, true)?,
-            known: Some((
-                checks,
-                restored(py, other, known, objects()?, threads, false)?,
-            )),
-        },
-    };
+    // What the first call needs is loaded at once.
+    let at_need = !stored.special.is_empty();
+    let general = restored(py, program, report, objects()?, threads, at_need)?;
+    let mut special = Vec::with_capacity(stored.special.len());
+    for (checks, (program, report)) in stored.special {
+        let at_need = !special.is_empty();
+        let state = restored(py, program, report, objects()?, threads, at_need)?;
+        special.push((checks, state));
+    }
+    let outcome = Outcome { general, special };
     Ok(Compiled::new(outcome, threads))
 }
 

@@ -17,11 +17,11 @@
 //!    in a thread ([`Build`]), either awaited here or, with [`Settings::later`], by the first call.
 
 mod build;
-pub mod known;
 mod lower;
 mod place;
 mod report;
 mod settings;
+pub mod special;
 
 pub use self::build::{Pending, load};
 use self::lower::Lowering;
@@ -43,8 +43,9 @@ use std::time::Instant;
 pub struct Outcome {
     /// The program for all sizes.
     pub general: State,
-    /// The program for the sizes of the traced call, and how a call is compared with it.
-    pub known: Option<(Vec<known::Check>, State)>,
+    /// Programs for some sizes, each with what a call is compared by, in the order in which they are tried. The first is for those
+    /// of the traced call.
+    pub special: Vec<(Vec<special::Check>, State)>,
 }
 
 /// A compiled program.
@@ -52,6 +53,15 @@ pub enum State {
     Ready(Runner, Report),
     /// Its kernels are being built, or will be when they are needed.
     Pending(Box<Pending>),
+}
+
+impl State {
+    fn report(&mut self) -> &mut Report {
+        match self {
+            State::Ready(_, report) => report,
+            State::Pending(p) => &mut p.report,
+        }
+    }
 }
 
 /// When kernels are built.
@@ -78,7 +88,7 @@ pub fn compile(
     let gpu = place.gpu.is_some();
     let imported = fx::import(py, gm, place.device, gpu, Sizes::Symbolic)?;
     let checks = match gpu {
-        true => known::checks(&imported),
+        true => special::known(&imported),
         false => Vec::new(),
     };
     let when = match settings.later {
@@ -89,7 +99,7 @@ pub fn compile(
         let general = program(py, imported, &place, settings, resolve, watch, when)?;
         return Ok(Outcome {
             general,
-            known: None,
+            special: Vec::new(),
         });
     }
     // Measuring is for sizes that are known.
@@ -97,18 +107,28 @@ pub fn compile(
     if for_all.tune != Tune::Never {
         for_all.tune = Tune::Known;
     }
-    let general = program(py, imported, &place, &for_all, resolve, watch, When::AtNeed)?;
-    let mut for_known = settings.clone();
-    if let Some(folder) = &mut for_known.trace {
-        folder.push("known_sizes");
+    let (factors, of_multiples) = special::multiples(&imported);
+    let mut general = program(py, imported, &place, &for_all, resolve, watch, When::AtNeed)?;
+    let for_some = |sizes: Sizes<'_>, settings: &Settings, folder: &str, when: When| {
+        let mut settings = settings.clone();
+        if let Some(all) = &mut settings.trace {
+            all.push(folder);
+        }
+        let watch = Watch::new(settings.trace.is_some());
+        let imported = fx::import(py, gm, place.device, gpu, sizes)?;
+        program(py, imported, &place, &settings, resolve, watch, when)
+    };
+    let known = for_some(Sizes::Known, settings, "known_sizes", when)?;
+    let mut special = vec![(checks, known)];
+    if !factors.is_empty() {
+        let sizes = Sizes::Multiples(&factors);
+        match for_some(sizes, &for_all, "multiples", When::AtNeed) {
+            Ok(program) => special.push((of_multiples, program)),
+            // The program for all sizes runs these, too.
+            Err(e) => (general.report().refusals).push(format!("a program for multiples: {e}")),
+        }
     }
-    let watch = Watch::new(settings.trace.is_some());
-    let imported = fx::import(py, gm, place.device, gpu, Sizes::Known)?;
-    let known = program(py, imported, &place, &for_known, resolve, watch, when)?;
-    Ok(Outcome {
-        general,
-        known: Some((checks, known)),
-    })
+    Ok(Outcome { general, special })
 }
 
 /// Compiles an imported graph.

@@ -103,11 +103,13 @@ pub fn key(object: &Bound<'_, PyAny>) -> usize {
 
 /// How symbolic sizes are imported.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Sizes {
+pub enum Sizes<'a> {
     /// As symbols: the graph is for all sizes in their ranges.
     Symbolic,
     /// As the sizes of the call that was traced. Those without such a value stay symbols.
     Known,
+    /// As symbols, some of which are multiples: each of these is a factor times a new symbol.
+    Multiples(&'a [(String, i64)]),
 }
 
 /// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are
@@ -121,7 +123,7 @@ pub fn import<'py>(
     gm: &Bound<'py, PyAny>,
     device: Option<Device>,
     gpu: bool,
-    sizes: Sizes,
+    sizes: Sizes<'_>,
 ) -> PyResult<Imported> {
     let mut importer = Importer {
         names: Names::get(py)?,
@@ -142,7 +144,7 @@ pub fn import<'py>(
             constants: Vec::new(),
             sources: FxHashMap::default(),
         },
-        symbols: Symbols::new(sizes == Sizes::Known),
+        symbols: Symbols::new(sizes),
         lines: FxHashMap::default(),
         traces: FxHashMap::default(),
         attributes: FxHashMap::default(),

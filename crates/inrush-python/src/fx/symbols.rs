@@ -15,10 +15,11 @@
 //! symbol. The first FX node whose result it is computes it ([`Symbols::known`]), and later ones
 //! are read from it.
 
-use super::{key, what};
+use super::{Sizes, key, what};
+use crate::compile::special::part_of;
 use crate::errors::raise;
 use inrush_base::{Error, ErrorKind, Result};
-use inrush_expr::{Expr, Exprs};
+use inrush_expr::{Expr, Exprs, Sym};
 use inrush_torch::sympy::{Sympy, Value};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -42,6 +43,8 @@ pub struct Symbols {
     env: Option<Env>,
     /// Sizes are those of the call that is traced: a symbol with a hint is its hint.
     known: bool,
+    /// Symbols that are multiples, by name, with the factor.
+    factors: FxHashMap<String, i64>,
 }
 
 /// A symbol for an integer without a translation.
@@ -59,10 +62,14 @@ struct Env {
 }
 
 impl Symbols {
-    /// Begins an import. If `known`, symbols with a hint are that number.
-    pub fn new(known: bool) -> Symbols {
+    /// Begins an import.
+    pub fn new(sizes: Sizes<'_>) -> Symbols {
         Symbols {
-            known,
+            known: sizes == Sizes::Known,
+            factors: match sizes {
+                Sizes::Multiples(factors) => factors.iter().cloned().collect(),
+                Sizes::Symbolic | Sizes::Known => FxHashMap::default(),
+            },
             ..Symbols::default()
         }
     }
@@ -214,8 +221,14 @@ impl Symbols {
         if name.starts_with('z') {
             return Ok(Ok(Value::Real(name.to_string())));
         }
+        let factor = self.factors.get(name).copied();
+        let (name, factor) = match factor {
+            Some(f) => (&*part_of(name, f), f),
+            None => (name, 1),
+        };
+        let times = |s: Sym| Value::Ratio(x.mul(x.int(factor), x.sym_expr(s)), 1);
         if let Some(s) = x.sym_by_name(name) {
-            return Ok(Ok(Value::Ratio(x.sym_expr(s), 1)));
+            return Ok(Ok(times(s)));
         }
         let Some(env) = &self.env else {
             return Ok(Err(Error::internal("a symbol without an environment")));
@@ -235,14 +248,21 @@ impl Symbols {
         if let (true, Some(n)) = (self.known, number) {
             return Ok(Ok(Value::Ratio(x.int(n), 1)));
         }
+        // Bounds of the part of a multiple.
+        let least = |f| lower.max(0).unsigned_abs().div_ceil(f).cast_signed();
+        let (lower, upper) = match (factor, upper) {
+            (1, _) => (lower, upper),
+            (f, i64::MAX) => (least(f.unsigned_abs()), i64::MAX),
+            (f, _) => (least(f.unsigned_abs()), upper.div_euclid(f)),
+        };
         let sym = match &hint {
             Some(_) => x.size_sym(name, lower, upper),
             None => x.unbacked_sym(name, lower, upper),
         };
         if let Some(n) = number {
-            x.set_hint(sym, n);
+            x.set_hint(sym, n / factor);
         }
-        Ok(Ok(Value::Ratio(x.sym_expr(sym), 1)))
+        Ok(Ok(times(sym)))
     }
 }
 
