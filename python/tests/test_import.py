@@ -113,6 +113,8 @@ CONVERT = torch.ops.prims.convert_element_type.default
 
 def test_arithmetic_of_host_scalars_joins_the_graph_where_kernels_read_it():
     out = on_a_gpu(lambda x, n: x * CONVERT(n * 2, torch.float32), X, N)
+    more = on_a_gpu(lambda x, n: x * CONVERT(torch.ops.aten.scalar_tensor(2.0, dtype=torch.float64) * n, torch.float32), X, N)
+    assert "opaque" not in more and "f64[] = aten.scalar_tensor.default(2.0" in more, more
     assert "opaque" not in out and ": f32[] = prims.convert_element_type.default" in out and ": bf16[4, 4] = aten.mul.Tensor" in out
 
 
@@ -120,6 +122,7 @@ def test_host_scalars_that_others_read_stay_with_pytorch():
     for f, more in (
         (lambda x, n: (x * (n * 2), n * 2), ()),  # two results, one an output
         (lambda x, n: (lambda m: (x * m, m))(n * 2), ()),  # one result, which is an output, too
+        (lambda x, n: (lambda m: (x * (m * n), m))(n * 2), ()),  # what reads it is called, too
         (lambda x, n: x.index_put([torch.zeros(1, dtype=torch.int64, device="cuda")], (n * 2).bfloat16()), ()),  # not elementwise
         (lambda x, n, h: x * (n * 2 + h)[0], (((3,), torch.float32, "cpu"),)),  # with another tensor of the host
     ):

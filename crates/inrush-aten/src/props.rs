@@ -26,6 +26,8 @@ pub enum Prop {
     Uninitialized,
     /// Changes the dtype of each element.
     Converts,
+    /// The result is an argument that is a number, as a tensor without dimensions.
+    Scalar,
     /// Draws random numbers: the row has the parameters `seed` and `stream` of [`crate::random`].
     Draws,
     /// Brings rows into order, or finds elements by their rank in a row.

@@ -512,7 +512,8 @@ pub const ROWS: &[Row] = &[
         },
         |l, c| fill(l, c, Fill::Arg("s")),
         "(3, dtype=i64)",
-    ),
+    )
+    .with(&[Prop::Scalar]),
     lowered(
         "aten.arange.default",
         factory!("Scalar end"),

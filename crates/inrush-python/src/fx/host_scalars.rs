@@ -15,7 +15,8 @@
 use super::target::{Role, Target};
 use super::types::{Names, is_exactly, is_scalar};
 use super::{key, meta};
-use inrush_aten::props::is_elementwise;
+use inrush_aten::Prop;
+use inrush_aten::props::{has, is_elementwise};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -53,19 +54,12 @@ impl HostScalars {
                 // Graphs without such inputs, nearly all, end here.
                 "call_function" if inputs.is_empty() => return Ok(HostScalars::default()),
                 "call_function" => {
-                    let from_host = || -> PyResult<bool> {
-                        let operands = node.getattr(intern!(node.py(), "all_input_nodes"))?;
-                        for o in operands.try_iter()? {
-                            let o = key(&o?);
-                            if !inputs.contains(&o) && !known.contains(&o) {
-                                return Ok(false);
-                            }
-                        }
-                        Ok(true)
-                    };
-                    if from_host()?
-                        && place(names, &node)? == Place::Host
-                        && elementwise(names, &node)?
+                    let from_host = |o| inputs.contains(&o) || known.contains(&o);
+                    if place(names, &node)? == Place::Host
+                        && all_operands(&node, from_host)?
+                        && calls(names, &node, |op| {
+                            is_elementwise(op) || has(op, Prop::Scalar)
+                        })?
                     {
                         known.insert(key(&node));
                         made.push(node);
@@ -74,10 +68,22 @@ impl HostScalars {
                 _ => {}
             }
         }
-        let mut joined = FxHashSet::default();
-        for node in made.iter().rev() {
-            if read_by_kernels(names, node, &joined)? {
-                joined.insert(key(node));
+        // Both ways: what reads a scalar that stays with PyTorch stays there, and so does what only such read.
+        let mut joined = known;
+        loop {
+            let before = joined.len();
+            for node in made.iter().rev() {
+                if !read_by_kernels(names, node, &joined)? {
+                    joined.remove(&key(node));
+                }
+            }
+            for node in &made {
+                if !all_operands(node, |o| inputs.contains(&o) || joined.contains(&o))? {
+                    joined.remove(&key(node));
+                }
+            }
+            if joined.len() == before {
+                break;
             }
         }
         Ok(HostScalars(joined))
@@ -98,7 +104,7 @@ fn read_by_kernels(
     for user in node.getattr(intern!(node.py(), "users"))?.try_iter()? {
         let user = user?;
         let fits = joined.contains(&key(&user))
-            || place(names, &user)? == Place::Device && elementwise(names, &user)?;
+            || place(names, &user)? == Place::Device && calls(names, &user, is_elementwise)?;
         if !fits {
             return Ok(false);
         }
@@ -106,14 +112,24 @@ fn read_by_kernels(
     Ok(true)
 }
 
-/// Returns true if a node calls an elementwise operator.
-fn elementwise(names: &Names, node: &Bound<'_, PyAny>) -> PyResult<bool> {
+/// Returns true if `fits` holds for all nodes, by identity, that a node reads.
+fn all_operands(node: &Bound<'_, PyAny>, fits: impl Fn(usize) -> bool) -> PyResult<bool> {
+    for o in (node.getattr(intern!(node.py(), "all_input_nodes"))?).try_iter()? {
+        if !fits(key(&o?)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns true if a node calls an operator of such a name.
+fn calls(names: &Names, node: &Bound<'_, PyAny>, such: impl Fn(&str) -> bool) -> PyResult<bool> {
     let op = node.getattr(intern!(node.py(), "op"))?;
     if op.cast::<PyString>()?.to_str()? != "call_function" {
         return Ok(false);
     }
     let target = Target::of(names, &node.getattr(intern!(node.py(), "target"))?)?;
-    Ok(target.role == Role::Operator && is_elementwise(&target.name))
+    Ok(target.role == Role::Operator && such(&target.name))
 }
 
 /// Returns the place of a node's value.
