@@ -169,6 +169,33 @@ def in_a_branch(k, m, x, y):
     return torch.cond(x.sum() > 0, lambda x, y: k.add(x, y).clone(), lambda x, y: k.add(x * 2, y) - 1, (x, y))
 
 
+def in_branches(k, m, x, y):
+    """Equal kernels in another order."""
+
+    def one(x, y):
+        return k.add(x, y) + k.tuned(x)
+
+    def other(x, y):
+        return k.tuned(x * 2) - k.add(y, x)
+
+    return torch.cond(x.sum() > 0, one, other, (x, y)) * 2
+
+
+def in_a_loop(k, m, x, y):
+    def turn(i, x):
+        return i + 1, k.add(x, y)
+
+    return torch._higher_order_ops.while_loop(lambda i, x: i < 3, turn, (torch.zeros((), dtype=torch.int64), x))
+
+
+def in_a_scan(k, m, x, y):
+    def turn(carried, row):
+        carried = k.add(carried, row)
+        return carried, k.tuned(carried)
+
+    return torch._higher_order_ops.scan(turn, y[0].clone(), x, dim=0)
+
+
 def of_found(k, m, x, y):
     """The size of a kernel's tensor depends on data."""
     rows = torch.nonzero(x[:, 0] > 0).squeeze(1)
@@ -197,6 +224,9 @@ CASES = {
     "of kinds": (of_kinds, [(7, 18)], None),
     "of descriptors": (of_descriptors, [(16, 16)], None),
     "in a branch": (in_a_branch, [(7, 18)] * 3, None),
+    "in branches": (in_branches, [(7, 18)] * 3, None),
+    "in a loop": (in_a_loop, [(7, 18)] * 2, None),
+    "in a scan": (in_a_scan, [(7, 18)] * 2, None),
     "of found": (of_found, [(7, 18)] * 2, None),
 }
 

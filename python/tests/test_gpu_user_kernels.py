@@ -432,3 +432,49 @@ def test_a_kernel_that_no_configuration_builds_is_told_with_its_source(tmp_path,
     program = torch.export.export(Module(called), (torch.ones(64), torch.ones(64)))
     with pytest.raises(inrush.InputError, match="(?s)target `cuda:h100`.*wrong.*no_such_function"):
         inrush.aot_compile(program, str(tmp_path / "m.inrush"), targets=["h100"])
+
+
+@pytest.mark.parametrize("name", ["in a branch", "in branches", "in a loop", "in a scan", "writes buffer", "between others, dynamic"])
+def test_packages_of_source_are_printed(name, tmp_path):
+    """As Python that Triton's interpreter runs, without inrush. Branches and loops launch kernels, too."""
+    from test_source_parts import Server
+
+    path, plain, calls = packaged(tmp_path, name, kernels="source")
+    printed = tmp_path / "m.py"
+    done = tool(tmp_path, "compile", path, "--emit", "python", "--target", "h100", "-o", printed)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "m.weights.safetensors").exists() == ("WEIGHT_LAYOUTS" in printed.read_text())
+    server = Server("interpreted")
+    for given in calls:
+        theirs = pytree.tree_map(torch.clone, given)
+        with torch.no_grad():
+            wanted = pytree.tree_leaves(plain(*theirs))
+        torch.save(list(given), tmp_path / "call.pt")
+        server.ask(file=str(printed), call=str(tmp_path / "call.pt"))
+        got, after = torch.load(tmp_path / "call.pt", weights_only=False)
+        for want, have in zip((*wanted, *theirs), (*got, *after), strict=True):
+            torch.testing.assert_close(have, want, rtol=2e-4, atol=2e-5)
+    server.close()
+
+
+def test_kernels_of_branches_that_differ_have_objects_of_their_own(tmp_path):
+    """Each branch counts its kernels by itself: the first of one is the second of the other."""
+    path, _, _ = packaged(tmp_path, "in branches", kernels="source")
+    printed = tmp_path / "m.py"
+    assert tool(tmp_path, "compile", path, "--emit", "python", "--target", "h100", "-o", printed).returncode == 0
+    text = printed.read_text()
+    objects = [line.split(" = ")[0] for line in text.splitlines() if line.endswith(" = UserKernel(")]
+    assert len(objects) == 2 and all(text.count(f"    {name}(") == 2 for name in objects), text[-6000:]
+
+
+def test_packages_of_machine_code_are_not_printed(tmp_path, interpreted):
+    path, _, _ = packaged(tmp_path, "in order")
+    for options, message in (
+        (["python", "--target", "h100"], "holds machine code"),
+        (["python", "--target", "a100"], "was compiled for cuda:h100"),
+        (["python"], "for the GPU that `--target` names"),
+        (["cpp", "--target", "h100"], "packages are printed as Python"),
+    ):
+        done = tool(tmp_path, "compile", path, "-o", tmp_path / "m.py", "--emit", *options)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert not (tmp_path / "m.py").exists()

@@ -140,7 +140,7 @@ pub struct RunArgs {
 pub struct CompileArgs {
     #[command(flatten)]
     pub operators: OperatorArgs,
-    /// A `.pt2` archive written by torch.export.save
+    /// A `.pt2` archive written by torch.export.save; with `--emit python` also a package for a GPU with the source of its kernels
     pub model: PathBuf,
     /// The package, or with `--emit` the source file, to write
     #[arg(short, long, value_name = "OUT")]

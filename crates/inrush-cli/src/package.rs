@@ -72,11 +72,11 @@ pub fn compile(a: &CompileArgs) -> Result<ExitCode> {
     if !a.model.exists() {
         return Err(Error::input("no such file").in_file(shown));
     }
-    if Package::is_package(&a.model) {
-        return Err(Error::input("already a compiled package").in_file(shown));
-    }
     if let Some(language) = a.emit {
         return crate::source::write(a, &targets, language);
+    }
+    if Package::is_package(&a.model) {
+        return Err(Error::input("already a compiled package").in_file(shown));
     }
     // What is missing shows before anything is compiled.
     let library = (a.format == Format::Aoti)

@@ -1,4 +1,4 @@
-//! `inrush compile --emit`: an archive into a file of source.
+//! `inrush compile --emit`: an archive, or a package with the source of its kernels, into a file of source.
 
 use crate::args::{CompileArgs, Emit};
 use crate::io;
@@ -11,7 +11,7 @@ use inrush_base::{Caps, Device, Error, Result};
 use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::WantedGpu;
-use inrush_package::{cannot_write, write_whole};
+use inrush_package::{Package, cannot_write, write_whole};
 use inrush_program::host::Lowered;
 use inrush_runtime::triton::Python;
 use inrush_runtime::{Pairs, Tensor, WeightSource, cc};
@@ -32,10 +32,6 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
     let progress = Progress::new(a.json);
     progress.watch();
     let mut times = Times::default();
-    let start = Instant::now();
-    progress.step("import".into());
-    let mut archive = session::open_archive(&a.model)?;
-    times.stages.push(("import", start.elapsed()));
     let is_same = |x: &Path, y: &Path| -> Option<bool> {
         Some(std::fs::canonicalize(x).ok()? == std::fs::canonicalize(y).ok()?)
     };
@@ -45,9 +41,10 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
         )));
     }
     let weights = a.output.with_extension("weights.safetensors");
+    let is_package = Package::is_package(&a.model);
     let from_file = match language {
-        Emit::Python => from_file(&a.output, &a.model)?,
-        Emit::Cpp => from_file(&a.output, &weights)?,
+        Emit::Python if !is_package => from_file(&a.output, &a.model)?,
+        _ => from_file(&a.output, &weights)?,
     };
     let how = How {
         name: a
@@ -60,13 +57,27 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
         archive: from_file,
         no_libraries: a.no_libraries,
     };
-    let graph = std::mem::take(&mut archive.graph);
-    let printed = match target {
-        Target::Cpu(caps) => of_cpu(graph, caps, &how, language, &progress, &mut times),
-        Target::Gpu(w) if language == Emit::Cpp => {
-            cpp_of_gpu(graph, w, &how, &progress, &mut times)
+    let start = Instant::now();
+    progress.step("import".into());
+    let source: Box<dyn WeightSource>;
+    let printed = if is_package {
+        let package = Package::open(&a.model)?;
+        times.stages.push(("import", start.elapsed()));
+        let printed = of_package(&package, target, &how, language);
+        source = Box::new(package);
+        printed
+    } else {
+        let mut archive = session::open_archive(&a.model)?;
+        times.stages.push(("import", start.elapsed()));
+        let graph = std::mem::take(&mut archive.graph);
+        source = Box::new(ArchiveWeights(archive.weights));
+        match target {
+            Target::Cpu(caps) => of_cpu(graph, caps, &how, language, &progress, &mut times),
+            Target::Gpu(w) if language == Emit::Cpp => {
+                cpp_of_gpu(graph, w, &how, &progress, &mut times)
+            }
+            Target::Gpu(w) => of_gpu(graph, w, &how, &progress, &mut times),
         }
-        Target::Gpu(w) => of_gpu(graph, w, &how, &progress, &mut times),
     };
     let CppFile {
         text,
@@ -74,7 +85,7 @@ pub(crate) fn write(a: &CompileArgs, targets: &[Target], language: Emit) -> Resu
     } = printed.map_err(|e| e.in_file(shown.clone()))?;
     if !read.is_empty() {
         progress.step("weights".into());
-        write_weights(&weights, &read, &ArchiveWeights(archive.weights))?;
+        write_weights(&weights, &read, source.as_ref())?;
     }
     write_whole(&a.output, |f| {
         f.write_all(text.as_bytes())
@@ -153,6 +164,48 @@ fn of_cpu(
         Emit::Python => python(&unit),
         Emit::Cpp => inrush_source::cpp(&unit),
     }
+}
+
+/// Prints the program of a package for a GPU as Python. The package has the source of its kernels, those of the user's too, which
+/// archives lack.
+fn of_package(package: &Package, target: &Target, how: &How, language: Emit) -> Result<CppFile> {
+    let (Emit::Python, Target::Gpu(w)) = (language, target) else {
+        return Err(Error::unsupported(
+            "packages are printed as Python, for the GPU that `--target` names: for other source pass the archive",
+        ));
+    };
+    let found = package.gpus().find(|t| t.gpu == w.gpu).ok_or_else(|| {
+        Error::input(format!(
+            "the package was compiled for {}, not for {}: name one of these with `--target`",
+            package.target_names(),
+            w.gpu
+        ))
+    })?;
+    let Some(kernels) = package.source_kernels(found)? else {
+        return Err(Error::unsupported(
+            "the package holds machine code: packages with the source of their kernels are printed (`--kernels source`)",
+        ));
+    };
+    let mut lowered = found.lowered.clone();
+    let mut texts = kernels.into_iter().map(|k| k.kernel.text);
+    lowered.change(&mut |gpu| {
+        for (kernel, text) in gpu.kernels.iter_mut().zip(&mut texts) {
+            kernel.text = text;
+        }
+    });
+    let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
+    let unit = how.unit(&lowered, &objects, Code::Gpu(kind(w)?));
+    let (text, names) = inrush_source::python_and_weights(&unit)?;
+    let of_one = |name: String| {
+        let missing = || Error::input(format!("the package's weight `{name}` is missing"));
+        let w = package.weight(&name).ok_or_else(missing)?;
+        let (dtype, sizes) = (w.dtype, w.sizes.to_vec());
+        Ok(CppWeight { name, dtype, sizes })
+    };
+    Ok(CppFile {
+        text,
+        weights: names.into_iter().map(of_one).collect::<Result<_>>()?,
+    })
 }
 
 /// Prints a unit as Python, which reads its weights from the archive.

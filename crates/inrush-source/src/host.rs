@@ -653,15 +653,10 @@ impl<'a> Printer<'a> {
     /// Prints a launch of a kernel of the user's, which writes into copies.
     fn user_kernel(&mut self, k: &UserKernel) -> Result<()> {
         let damaged = || Error::input("the program is damaged: a kernel of the user's");
-        if self.body {
-            return Err(Error::unsupported(format!(
-                "a Triton kernel of the user within control flow ({}) is not printed as source yet",
-                k.title
-            )));
-        }
-        let name = self.kernels.user(k.kernel).ok_or_else(damaged)?.to_string();
         let gpu = self.unit.program.gpu.as_ref().ok_or_else(damaged)?;
-        let signature = &gpu.kernels.get(k.kernel).ok_or_else(damaged)?.signature;
+        let kernel = gpu.kernels.get(k.kernel).ok_or_else(damaged)?;
+        let name = self.kernels.user(kernel).ok_or_else(damaged)?.to_string();
+        let signature = &kernel.signature;
         let mut tensors = Vec::with_capacity(k.tensors.len());
         // The layouts of the tensors, for descriptors.
         let mut layouts = Vec::with_capacity(k.tensors.len());

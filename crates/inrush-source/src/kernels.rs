@@ -3,7 +3,7 @@
 use crate::names::{Names, plain, quote};
 use crate::{Code, Unit};
 use inrush_base::{Error, ErrorKind, Result};
-use inrush_program::host::{HostProgram, Segment, Step as HostStep, StepKind};
+use inrush_program::host::{HostProgram, Segment, Step as HostStep, StepKind, UserKernel};
 use inrush_program::parts::Work;
 use inrush_program::{GpuKernel, Kernel, Step};
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ pub(crate) struct Kernels<'a> {
     pub(crate) has_maps: bool,
     /// Some kernel is the user's.
     pub(crate) has_users: bool,
-    /// Names of the objects that launch kernels of the user's, by position among the program's kernels.
-    users: BTreeMap<usize, String>,
+    /// Kernels of the user's, each with the name of the object that launches it.
+    users: Vec<(&'a GpuKernel, String)>,
 }
 
 impl<'a> Kernels<'a> {
@@ -44,7 +44,7 @@ impl<'a> Kernels<'a> {
             has_epilogues: false,
             has_maps: false,
             has_users: false,
-            users: BTreeMap::new(),
+            users: Vec::new(),
         };
         match unit.code {
             Code::C { flags, libraries } => kernels.print_c(unit, flags, libraries, names),
@@ -147,17 +147,14 @@ impl<'a> Kernels<'a> {
 
     /// Prints kernels of the user's, each as a module of its own: what they name may have the same name in another.
     fn print_users(&mut self, unit: &Unit<'a>, names: &mut Names) -> Result<()> {
-        for step in &unit.program.steps {
-            let StepKind::Kernel(k) = &step.kind else {
-                continue;
-            };
-            if self.users.contains_key(&k.kernel) {
-                continue;
-            }
-            let kernels = unit.program.gpu.as_ref().map(|g| g.kernels.as_slice());
+        for (program, k) in launches(unit.program) {
+            let kernels = program.gpu.as_ref().map(|g| g.kernels.as_slice());
             let source = kernels.and_then(|all| all.get(k.kernel)).ok_or_else(|| {
                 Error::input("the program is damaged: a kernel of the user's without source")
             })?;
+            if self.user(source).is_some() {
+                continue;
+            }
             let is_digest = |l: &&str| l.starts_with("DIGEST = ");
             let constants = source
                 .text
@@ -201,14 +198,21 @@ impl<'a> Kernels<'a> {
             );
             self.has_users = true;
             self.has_maps |= source.signature.iter().any(|(_, t)| map_type(t).is_some());
-            self.users.insert(k.kernel, name);
+            self.users.push((source, name));
         }
         Ok(())
     }
 
-    /// Returns the object that launches a kernel of the user's.
-    pub(crate) fn user(&self, kernel: usize) -> Option<&str> {
-        self.users.get(&kernel).map(String::as_str)
+    /// Returns the object that launches a kernel of the user's. Programs that control flow calls number their kernels by
+    /// themselves, so that symbols of equal kernels may differ, and those of different ones agree.
+    pub(crate) fn user(&self, kernel: &GpuKernel) -> Option<&str> {
+        let is_same = |other: &GpuKernel| {
+            let symbol = other.symbol.clone();
+            let kernel = kernel.clone();
+            GpuKernel { symbol, ..kernel } == *other
+        };
+        let found = self.users.iter().find(|(other, _)| is_same(other));
+        found.map(|(_, name)| name.as_str())
     }
 
     /// Prints a kernel's module without its imports and without definitions that are there. Returns the name of its function.
@@ -273,6 +277,18 @@ pub(crate) fn programs(program: &HostProgram) -> Vec<&HostProgram> {
             let bodies = w.bodies().into_iter();
             all.extend(bodies.flat_map(|(_, b)| programs(&b.program.program)));
         }
+    }
+    all
+}
+
+/// Returns the launches of the user's kernels, each with the program that it is a step of.
+fn launches(program: &HostProgram) -> Vec<(&HostProgram, &UserKernel)> {
+    let mut all = Vec::new();
+    for p in programs(program) {
+        all.extend(p.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Kernel(k) => Some((p, k)),
+            _ => None,
+        }));
     }
     all
 }

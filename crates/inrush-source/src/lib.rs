@@ -41,7 +41,7 @@ use inrush_program::host::{Bounds, Expected, HostProgram, Layout, Lowered};
 use inrush_program::{BinaryInfo, Guard};
 
 pub use cpp::{CppFile, CppWeight, cpp};
-pub use module::python;
+pub use module::{python, python_and_weights};
 pub use parts::host_program;
 
 /// A compiled graph, with all that its file says besides the program.

@@ -1,6 +1,6 @@
 //! The file: a comment that says what it is, imports, helpers, kernels, functions.
 
-use crate::kernels::{Kernels, segments};
+use crate::kernels::{Kernels, programs, segments};
 use crate::names::{Names, plain, quote};
 use crate::{Code, Unit, host};
 use inrush_base::{Device, Error, Result};
@@ -18,6 +18,8 @@ const MAPS: &str = include_str!("python/maps.py");
 const USER_KERNELS: &str = include_str!("python/user_kernels.py");
 const WATCH: &str = include_str!("python/watch.py");
 const WEIGHTS: &str = include_str!("python/weights.py");
+const WEIGHT_FILE: &str = include_str!("python/weight_file.py");
+const ARCHIVE: &str = include_str!("python/archive.py");
 const MAIN: &str = include_str!("python/main.py");
 
 /// Modules that a file imports if its text names them.
@@ -30,6 +32,7 @@ const MODULES: &[&str] = &[
     "ctypes",
     "functools",
     "itertools",
+    "json",
     "linecache",
     "math",
     "operator",
@@ -48,6 +51,15 @@ const MODULES: &[&str] = &[
 /// # Errors
 /// An unsupported error that names what has no source, an input error for a damaged program.
 pub fn python(unit: &Unit<'_>) -> Result<String> {
+    python_and_weights(unit).map(|(text, _)| text)
+}
+
+/// Prints a unit as a file of Python. Returns the names of the weights that it reads besides. [`Unit::archive`] is an archive, or by
+/// its name a safetensors file.
+///
+/// # Errors
+/// An unsupported error that names what has no source, an input error for a damaged program.
+pub fn python_and_weights(unit: &Unit<'_>) -> Result<(String, Vec<String>)> {
     unit.program.check(unit.objects.len())?;
     for s in segments(unit.program) {
         s.program.verify()?;
@@ -115,7 +127,10 @@ pub fn python(unit: &Unit<'_>) -> Result<String> {
     add(&printed.inputs);
     add(MAIN);
     let header = header(unit, &text, printed.has_weights);
-    Ok(format!("{header}{}\n", text.trim_end()))
+    let mut weights: Vec<String> = weights.into_iter().map(|(name, _)| name).collect();
+    weights.retain(|name| name != SEED);
+    weights.dedup();
+    Ok((format!("{header}{}\n", text.trim_end()), weights))
 }
 
 /// Returns true if a function of PyTorch's stands for this one of the library.
@@ -138,6 +153,8 @@ fn names(device: &str) -> Names {
         USER_KERNELS,
         WATCH,
         WEIGHTS,
+        WEIGHT_FILE,
+        ARCHIVE,
         MAIN,
     ];
     let mut names = Names::of_module(&parts.join("\n"));
@@ -180,7 +197,8 @@ fn of_gpu(unit: &Unit<'_>, device: &Device) -> Result<String> {
     let torch_name = device.torch_name;
     let index = gpu.device.index;
     let mut wait = String::new();
-    if gpu.kernels.iter().any(|k| k.programmatic) {
+    let mut all = programs(unit.program).into_iter();
+    if all.any(|p| (p.gpu.iter()).any(|g| g.kernels.iter().any(|k| k.programmatic))) {
         wait = format!(
             "if INTERPRETED:\n\n    \
                  def gdc_wait():\n        \
@@ -213,7 +231,7 @@ fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String
         Error::unsupported("a graph with weights is not printed without the archive that has them")
     })?;
     let mut text = format!(
-        "# The archive that has the weights, which INRUSH_ARCHIVE can name too.\n\
+        "# The file that has the weights, which INRUSH_ARCHIVE can name too.\n\
          ARCHIVE = os.environ.get(\"INRUSH_ARCHIVE\") or os.path.join(os.path.dirname(os.path.abspath(__file__)), {})\n\
          # The seed of the next call's random numbers, for graphs that draw some.\n\
          SEED = {}\nWEIGHT_LAYOUTS = {{\n",
@@ -224,6 +242,10 @@ fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String
         _ = writeln!(text, "    {}: {layout},", quote(name));
     }
     text.push_str("}\n");
+    text.push_str(match archive.ends_with(".safetensors") {
+        true => WEIGHT_FILE,
+        false => ARCHIVE,
+    });
     text.push_str(WEIGHTS);
     Ok(text)
 }
@@ -242,7 +264,7 @@ fn header(unit: &Unit<'_>, text: &str, has_weights: bool) -> String {
         }
     };
     let weights = if has_weights {
-        "\nWeights are read from the archive at the first call, or set by `load_weights(tensors)`."
+        "\nWeights are read from the file `ARCHIVE` at the first call, or set by `load_weights(tensors)`."
     } else {
         ""
     };

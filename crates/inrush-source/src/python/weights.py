@@ -1,11 +1,12 @@
+
+
 WEIGHTS = {}
 
 
 def load_weights(tensors=None):
-    """Takes the tensors of the model by name, by default from the archive, and lays them out as kernels read them."""
+    """Takes the tensors of the model by name, by default from the file, and lays them out as kernels read them."""
     if tensors is None:
-        program = torch.export.load(ARCHIVE)
-        tensors = {**program.state_dict, **program.constants}
+        tensors = stored_weights()
     for name, (dtype, sizes, strides) in WEIGHT_LAYOUTS.items():
         if name == SEED:
             WEIGHTS[name] = torch.zeros(sizes, dtype=dtype, device=DEVICE)
