@@ -1,4 +1,4 @@
-"""Programs for GPUs as files of C++: over a driver of the tests whose kernels run in Triton's interpreter, against eager PyTorch."""
+"""Programs for GPUs as files of C++: over drivers of the tests whose kernels run in Triton's interpreter, against eager PyTorch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Block(torch.nn.Module):
         return y.softmax(-1) + self.calls, y.sum(0), x.t()
 
 
-@pytest.mark.parametrize("kind", ["cuda", "rocm"])
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "xpu"])
 def test_a_block_runs_on_each_kind_of_gpu_with_unknown_sizes(tmp_path, kind):
     torch.manual_seed(0)
     module = Block().eval()
@@ -93,8 +93,68 @@ def test_a_block_runs_on_each_kind_of_gpu_with_unknown_sizes(tmp_path, kind):
     done, _ = program.run(torch.randn(4, 15))
     assert done.returncode == 2 and "must have sizes [4, 16], got [4, 15]" in done.stderr
     # Errors name the function of this vendor's driver.
-    done, _ = program.run(torch.randn(4, 16), env={"FAKE_FAIL": {"cuda": "cuModuleLoadData", "rocm": "hipModuleLoadData"}[kind]})
-    assert done.returncode == 3 and "ModuleLoadData: " in done.stderr
+    load, text = {
+        "cuda": ("cuModuleLoadData", "cuModuleLoadData: INVALID (999)"),
+        "rocm": ("hipModuleLoadData", "hipModuleLoadData: INVALID (999)"),
+        "xpu": ("zeModuleCreate", "zeModuleCreate: failed (0x7ffffffe)"),
+    }[kind]
+    done, _ = program.run(torch.randn(4, 16), env={"FAKE_FAIL": load})
+    assert done.returncode == 3 and text in done.stderr, done.stderr
+
+
+def launches(folder):
+    return [line for line in (folder / "log").read_text().splitlines() if line.startswith("launch ")]
+
+
+def test_level_zero_runs_work_in_order_with_the_threads_that_kernels_were_built_for(tmp_path):
+    torch.manual_seed(3)
+    module, x = Block().eval(), torch.randn(5, 16)
+    program = Program(tmp_path, module, [x], "xpu")
+    log = tmp_path / "log"
+    seen = {}
+    # Work is late: it runs when something waits for the list.
+    for lanes in ("0", "16"):
+        log.write_text("")
+        fresh = Block().eval()
+        fresh.load_state_dict({**module.state_dict(), "calls": torch.zeros(8)})
+        done, got = program.run(x, env={"FAKE_LATE": "1", "FAKE_LOG": str(log), "FAKE_LANES": lanes})
+        assert done.returncode == 0, done.stderr
+        for want, have in zip(fresh(x), got, strict=True):
+            torch.testing.assert_close(have, want.contiguous())
+        seen[lanes] = [int(line.split("threads=")[1].split()[0]) for line in launches(tmp_path)]
+    assert seen["0"] and seen["0"] == [2 * n for n in seen["16"]], seen
+    for fails, text in (
+        ("zeMemAllocDevice", "zeMemAllocDevice: failed"),
+        ("zeKernelSetArgumentValue:3", "zeKernelSetArgumentValue: "),
+        ("zeCommandListHostSynchronize:1", "zeCommandListHostSynchronize: "),
+        ("zeInit", "zeInit: "),
+    ):
+        done, got = program.run(x, env={"FAKE_FAIL": fails})
+        assert done.returncode == 3 and not got and text in done.stderr, (fails, done.stderr)
+    done, _ = program.run(x, words=["--device", "7"])
+    assert done.returncode == 3 and "Level Zero has 2 devices, which are counted from 0" in done.stderr
+    # Too little memory: the driver's error, in words.
+    done, _ = program.run(x, env={"FAKE_MEMORY": "100"})
+    assert done.returncode == 3 and "zeMemAllocDevice: too little memory on the device (0x70000003)" in done.stderr
+
+
+def test_a_list_of_the_caller_is_used(tmp_path):
+    """`stream` is set before a model is made: Level Zero's list then says context and device."""
+    program = Program(tmp_path, torch.nn.ReLU(), [torch.randn(4)], "xpu")
+    text = program.source.read_text()
+    main = "int main(int count, char **words) {\n    try {\n"
+    assert main in text
+    made = "        Handle found = nullptr;\n        unsigned n = 1;\n        driver().driver_get(&n, &found);\n        Handle all[2];\n        driver().device_get(found, &n, all);\n"
+    made += "        const zero::ListDesc desc;\n        driver().list_create(found, all[1], &desc, &stream);\n"
+    program.source.write_text(text.replace(main, main + made))
+    built = subprocess.run([COMPILER, *FLAGS, program.source, "-ldl", "-o", program.library], capture_output=True, text=True, timeout=600, check=False)
+    assert built.returncode == 0, built.stderr
+    log = tmp_path / "log"
+    log.write_text("")
+    program.check(torch.nn.ReLU(), torch.randn(4))
+    done, got = program.run(torch.tensor([-1.0, 2.0, 0.0, 3.0]), env={"FAKE_LOG": str(log)})
+    assert done.returncode == 0 and got[0].tolist() == [0, 2, 0, 3], done.stderr
+    assert log.read_text().splitlines().count("stream on 1") == 1, log.read_text()
 
 
 def test_a_missing_driver_is_an_error_that_says_what_to_install(tmp_path):
@@ -132,7 +192,8 @@ class Kinds(torch.nn.Module):
         return picked.to(torch.bfloat16), (picked > 0).sum(), index * 2, torch.where(mask, index, index + x.shape[0]), x.half().cumsum(0)[:n]
 
 
-def test_models_of_several_kinds_are_right(tmp_path):
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_models_of_several_kinds_are_right(kind, tmp_path):
     torch.manual_seed(1)
     cases = {
         "pictures": (Pictures().eval(), [torch.randn(2, 3, 12, 10)]),
@@ -140,10 +201,11 @@ def test_models_of_several_kinds_are_right(tmp_path):
         "kinds": (Kinds(), [torch.randn(6, 5), torch.tensor([5, 0, -1]), torch.tensor([True, False, True]), 4]),
         "empty": (torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), [torch.randn(0, 3)]),
     }
-    for name, (module, inputs) in cases.items():
+    for name in cases if kind == "cuda" else ("kinds", "empty"):
+        module, inputs = cases[name]
         folder = tmp_path / name
         folder.mkdir()
-        Program(folder, module, inputs).check(module, *inputs, rtol=1e-4, atol=1e-4)
+        Program(folder, module, inputs, kind).check(module, *inputs, rtol=1e-4, atol=1e-4)
 
 
 class Writes(torch.nn.Module):
@@ -155,9 +217,10 @@ class Writes(torch.nn.Module):
         return x[0] + 1, x.view(-1)[3:7], x, y
 
 
-def test_inputs_are_written(tmp_path):
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_inputs_are_written(kind, tmp_path):
     module, x, y = Writes(), torch.randn(3, 4), torch.randn(4)
-    Program(tmp_path, module, [x, y]).check(module, x, y)
+    Program(tmp_path, module, [x, y], kind).check(module, x, y)
 
 
 class Copies(torch.nn.Module):
@@ -221,13 +284,14 @@ def test_random_numbers_are_those_of_a_package(tmp_path):
     assert 5 < (got[0] == 0).sum() < 35
 
 
-def test_memory_of_the_program_is_sound(tmp_path):
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_memory_of_the_program_is_sound(kind, tmp_path):
     sanitizer = subprocess.run([COMPILER, "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=60, check=False).stdout.strip()
     if not os.path.isabs(sanitizer):
         pytest.skip("the compiler has no address sanitizer")
     torch.manual_seed(2)
     module, x = Block().eval(), torch.randn(5, 16)
-    program = Program(tmp_path, module, [x], flags=["-fsanitize=address,undefined", "-fno-sanitize-recover"])
+    program = Program(tmp_path, module, [x], kind, flags=["-fsanitize=address,undefined", "-fno-sanitize-recover"])
     env = {"LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
     done, got = program.run(x, env=env)
     assert done.returncode == 0, done.stderr

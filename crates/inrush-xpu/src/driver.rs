@@ -8,7 +8,10 @@
 
 mod adapters;
 mod names;
+mod printed;
 mod queues;
+
+pub(crate) use printed::cpp;
 
 use self::names::{Functions, ListFlags, Lists, Status};
 use self::queues::{Adopted, Sycl};
@@ -30,6 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// File name of Level Zero's loader.
 const LIBRARY: &str = "libze_loader.so.1";
+/// Advice for machines without it.
+const MISSING: &str = "install Intel's compute runtime and the package `level-zero`";
 /// `ZE_INIT_FLAG_GPU_ONLY`.
 const GPU_ONLY: u32 = 1;
 /// `ZE_COMMAND_QUEUE_FLAG_IN_ORDER` and `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`.
@@ -73,7 +78,7 @@ pub fn open(path: &OsStr) -> Result<Driver> {
     let library = unsafe { Library::new(path) }.map_err(|e| {
         let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), |s| s.to_string());
         Error::machine(format!(
-            "no Level Zero: `{}` cannot be loaded ({why}); install Intel's compute runtime and the package `level-zero`",
+            "no Level Zero: `{}` cannot be loaded ({why}); {MISSING}",
             path.display()
         ))
     })?;

@@ -36,7 +36,7 @@ pub static DEVICE: Device = Device {
             caps: a770,
         },
     ],
-    cpp: None,
+    cpp: Some(driver::cpp),
     runs: Some(Runs {
         torch_number: 12,
         tensor_number: 12,

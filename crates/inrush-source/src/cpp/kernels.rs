@@ -137,11 +137,13 @@ impl Kernels {
             if !constants.is_empty() {
                 _ = writeln!(out.objects, "//\n// With {}.", constants.join(", "));
             }
-            let threads = built.info.warps * gpu.target.warp;
             _ = writeln!(
                 out.objects,
-                "extern const unsigned char {code}[];\nKernel {name}{{{}, {code}, {threads}, {}}};\n",
+                "extern const unsigned char {code}[];\nKernel {name}(Code{{{}, {code}, {}, {}, {}, {}}});\n",
                 quoted(&built.info.symbol),
+                built.code.len(),
+                built.info.warps,
+                gpu.target.warp,
                 built.info.shared,
             );
             _ = writeln!(out.code, "alignas(64) const unsigned char {code}[] = {{");

@@ -67,9 +67,10 @@ const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break
 const TAKEN_BY_STEPS: &str = "assign carried clone conformed expect_some_tensor is_zero item nonzero owned put resident slice slices truth turn view";
 
 /// Names that the text of files for GPUs uses besides.
-const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments DRIVER_FUNCTIONS DRIVER_LIBRARIES DRIVER_MISSING Driver Handle Int32 \
-    MAX_THREADS Pool Status address assign bytes_of clone device device_memory driver enter index int32 moved on_device on_host \
-    permit_shared pointer pool resident stream use_device view";
+const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments Code DRIVER_FLAGS DRIVER_FUNCTIONS DRIVER_LIBRARIES DRIVER_MISSING \
+    Driver Handle Int32 Loaded MAX_THREADS Pool Span Status address assign bytes_of clone copy_on_device copy_to_device copy_to_host \
+    device device_memory drain driver enter index int32 issue load_kernel moved on_device on_host permit_shared pointer pool \
+    release_memory resident status_text stream take_memory use_device view zero";
 
 /// Warnings of GCC that generated C gives.
 const KERNEL_WARNINGS: &[&str] = &[

@@ -184,23 +184,30 @@ structures! {
     DeviceCacheProperties = 0x9 { flags: u32 = 0, bytes: usize = 0, }
 }
 
-/// Returns the name of a status, with advice where there is some.
+/// Names of statuses, with advice where there is some.
+pub(super) const STATUSES: &[(Status, &str)] = &[
+    (
+        0x7000_0001,
+        "the device is lost: some kernel before this call is at fault; this process cannot use the device any more",
+    ),
+    (0x7000_0002, "too little memory on the host"),
+    (0x7000_0003, "too little memory on the device"),
+    (0x7000_0004, "a module cannot be built"),
+    (
+        0x7800_0001,
+        "not initialised: no GPU, or no right to use it (the group `render`)",
+    ),
+    (0x7800_0002, "this version is not supported"),
+    (0x7800_0003, "this feature is not supported"),
+    (0x7800_0004, "invalid argument"),
+    (0x7800_0011, "invalid name of a kernel"),
+    (0x7800_000f, "invalid native binary"),
+];
+
+/// Returns the name of a status.
 pub(super) fn text(status: Status) -> &'static str {
-    match status {
-        0x7000_0001 => {
-            "the device is lost: some kernel before this call is at fault; this process cannot use the device any more"
-        }
-        0x7000_0002 => "too little memory on the host",
-        0x7000_0003 => "too little memory on the device",
-        0x7000_0004 => "a module cannot be built",
-        0x7800_0001 => "not initialised: no GPU, or no right to use it (the group `render`)",
-        0x7800_0002 => "this version is not supported",
-        0x7800_0003 => "this feature is not supported",
-        0x7800_0004 => "invalid argument",
-        0x7800_0011 => "invalid name of a kernel",
-        0x7800_000f => "invalid native binary",
-        _ => "failed",
-    }
+    let found = STATUSES.iter().find(|(n, _)| *n == status);
+    found.map_or("failed", |(_, text)| text)
 }
 
 /// Returns the architecture of a device by the number of its product; `unknown` for others than those of the presets.

@@ -1,10 +1,3 @@
-// The stream of all work: the default one, unless another is set before a model is made.
-inline Handle stream = nullptr;
-
-inline char *pointer(Address address) { return reinterpret_cast<char *>(static_cast<std::uintptr_t>(address)); }
-
-inline Address address(const char *pointer) { return static_cast<Address>(reinterpret_cast<std::uintptr_t>(pointer)); }
-
 // Released memory of the device by its bytes, which later values of a call take again: all work is on one stream.
 struct Pool {
     std::mutex mutex;
@@ -13,7 +6,7 @@ struct Pool {
     void empty() {
         const std::lock_guard<std::mutex> lock(mutex);
         for (const auto &[bytes, all] : released)
-            for (const Address one : all) driver().free.pointer(one);
+            for (const Address one : all) release_memory(one);
         released.clear();
     }
 };
@@ -34,17 +27,17 @@ inline std::shared_ptr<char> device_memory(Size bytes) {
         std::vector<Address> &all = pool().released[size];
         if (!all.empty()) found = all.back(), all.pop_back();
     }
-    if (found == 0 && driver().allocate.pointer(&found, static_cast<std::size_t>(size)) != 0) {
-        driver().stream_synchronize(stream);
+    if (found == 0 && take_memory(&found, static_cast<std::size_t>(size)) != 0) {
+        drain();
         pool().empty();
-        driver().allocate(&found, static_cast<std::size_t>(size));
+        driver().allocate.expect(take_memory(&found, static_cast<std::size_t>(size)));
     }
     return std::shared_ptr<char>(pointer(found), [size](char *p) {
         const std::lock_guard<std::mutex> lock(pool().mutex);
         try {
             pool().released[size].push_back(address(p));
         } catch (const std::bad_alloc &) {
-            driver().free.pointer(address(p));
+            release_memory(address(p));
         }
     });
 }
@@ -65,8 +58,8 @@ inline Tensor on_device(const Tensor &t) {
     const std::size_t bytes = bytes_of(t);
     const std::shared_ptr<char> memory = device_memory(static_cast<i64>(bytes));
     if (bytes > 0) {
-        driver().to_device(address(memory.get()), t.data, bytes, stream);
-        driver().stream_synchronize(stream);
+        copy_to_device(address(memory.get()), t.data, bytes);
+        drain();
     }
     return {t.dtype, t.sizes, t.strides, memory.get(), memory, true};
 }
@@ -76,8 +69,7 @@ inline Tensor on_host(const Tensor &t) {
     if (!t.on_device) return t;
     const std::size_t bytes = bytes_of(t);
     const Tensor out = empty_tensor(t.dtype, t.sizes, t.strides);
-    driver().stream_synchronize(stream);
-    if (bytes > 0) driver().to_host(out.data, address(t.data), bytes);
+    if (bytes > 0) copy_to_host(out.data, address(t.data), bytes);
     return out;
 }
 
@@ -96,7 +88,7 @@ inline Values placed(const Values &values) { return moved(values, on_device); }
 
 inline Values fetched(const Values &values) { return moved(values, on_host); }
 
-inline void finish() { driver().stream_synchronize(stream); }
+inline void finish() { drain(); }
 
 const char *const PLACE = "--device";
 
@@ -124,21 +116,21 @@ inline void assign(const Tensor &to, const Tensor &from) {
     const bool is_dense = bytes == static_cast<std::size_t>((elements(to.sizes) * to.dtype.bytes).value);
     if (is_dense && lies_as(from, to.strides)) {
         const Tensor there = on_device(from);
-        driver().copy(address(to.data), address(there.data), bytes, stream);
+        copy_on_device(address(to.data), address(there.data), bytes);
         return;
     }
     // Elements between those of the tensor keep their values.
     const Tensor whole = on_host(to);
     copy(whole, on_host(from));
-    driver().to_device(address(to.data), whole.data, bytes, stream);
-    driver().stream_synchronize(stream);
+    copy_to_device(address(to.data), whole.data, bytes);
+    drain();
 }
 
 // Copies the tensor on the device, including gaps between strided elements.
 inline Tensor clone(const Tensor &t) {
     const std::size_t bytes = bytes_of(t);
     const std::shared_ptr<char> memory = device_memory(static_cast<i64>(bytes));
-    if (bytes > 0) driver().copy(address(memory.get()), address(on_device(t).data), bytes, stream);
+    if (bytes > 0) copy_on_device(address(memory.get()), address(on_device(t).data), bytes);
     return {t.dtype, t.sizes, t.strides, memory.get(), memory, true};
 }
 
@@ -147,24 +139,21 @@ inline Tensor view(const Tensor &base, const DType &dtype, Size offset, const Si
     return {dtype, sizes, strides, at(base.data, offset * dtype.bytes), base.memory, base.on_device};
 }
 
-// A kernel: the entry point of machine code, the threads of a program, its bytes of shared memory.
-struct Kernel {
-    const char *symbol;
-    const unsigned char *code;
-    unsigned threads, shared;
-    Handle function = nullptr;
+// A kernel, whose code is loaded at the first launch.
+class Kernel {
+    Loaded loaded;
+    bool is_loaded = false;
 
-    // Loads the code at the first launch.
-    Handle loaded() {
+  public:
+    const Code code;
+
+    explicit Kernel(const Code &of) : code(of) {}
+
+    const Loaded &load() {
         static std::mutex mutex;
         const std::lock_guard<std::mutex> lock(mutex);
-        if (function == nullptr) {
-            Handle module = nullptr;
-            driver().module_load(&module, code);
-            driver().module_function(&function, module, symbol);
-            permit_shared(function, shared);
-        }
-        return function;
+        if (!is_loaded) loaded = load_kernel(code), is_loaded = true;
+        return loaded;
     }
 };
 
@@ -181,15 +170,19 @@ inline Int32 int32(const char *name, Size n) {
 
 // Arguments as a kernel reads them: each at a multiple of its bytes.
 class Arguments {
-    char bytes[4096];
+    static constexpr unsigned MOST = 512;
+    char bytes[8 * MOST];
+    Span spans[MOST];
     std::size_t size = 0;
+    unsigned count = 0;
 
-    void put(const void *value, std::size_t count) {
-        const std::size_t begin = (size + count - 1) / count * count;
-        if (begin + count > sizeof bytes) throw MachineError("a kernel has too many arguments");
+    void put(const void *value, std::size_t width) {
+        const std::size_t begin = (size + width - 1) / width * width;
+        if (count == MOST || begin + width > sizeof bytes) throw MachineError("a kernel has too many arguments");
         std::memset(bytes + size, 0, begin - size);
-        std::memcpy(bytes + begin, value, count);
-        size = begin + count;
+        std::memcpy(bytes + begin, value, width);
+        size = begin + width;
+        spans[count++] = {static_cast<unsigned>(begin), static_cast<unsigned>(width)};
     }
 
   public:
@@ -202,18 +195,15 @@ class Arguments {
 
     void add(Int32 n) { put(&n.value, sizeof n.value); }
 
-    void launch(Kernel &kernel, unsigned programs) {
-        Handle all[] = {reinterpret_cast<Handle>(1), bytes, reinterpret_cast<Handle>(2), &size, reinterpret_cast<Handle>(ARGUMENTS_END)};
-        driver().launch(kernel.loaded(), programs, 1, 1, kernel.threads, 1, 1, kernel.shared, stream, nullptr, all);
-    }
+    void launch(Kernel &kernel, unsigned programs) { issue(kernel.load(), programs, kernel.code.shared, bytes, size, spans, count); }
 };
 
 // Launches so many programs of a kernel.
 template <class... A>
 inline void launch(Kernel &kernel, Size programs, const A &...arguments) {
     if (programs.value <= 0) return;
-    if (programs.value > 2147483647 || programs.value * kernel.threads > MAX_THREADS)
-        throw InputError(std::string("`") + kernel.symbol + "` would have " + std::to_string(programs.value) + " programs, more than the device takes");
+    if (programs.value > 2147483647 || programs.value * kernel.code.warps * kernel.code.lanes > MAX_THREADS)
+        throw InputError(std::string("`") + kernel.code.symbol + "` would have " + std::to_string(programs.value) + " programs, more than the device takes");
     Arguments all;
     (all.add(arguments), ...);
     // Triton's kernels take scratch space and that of a profiler last.
