@@ -179,6 +179,23 @@ InrushStatus inrush_register_operators(const InrushOperator *operators, size_t c
  * as `inrush run --operators LIBRARY` does. */
 InrushStatus inrush_load_operators(const char *path);
 
+/* Functions of the library, by the names that programs have: "linalg.inv", "fft.r2c", "sort", ..; docs/library.md lists their
+ * families. They are what `inrush compile --emit cpp` prints calls of. Tensors are in memory of the host; inputs have any layout.
+ * `params` are INRUSH_ARG_INT, INRUSH_ARG_REAL or INRUSH_ARG_BOOL; INRUSH_ARG_NONE where the function has a parameter that may be
+ * left out. `threads` share the work, 0 for one per processor; they stay until the process ends. INRUSH_UNSUPPORTED for a name that
+ * the library does not have, INRUSH_INPUT for counts, dtypes, sizes and numbers that the function does not take.
+ *
+ * inrush_library_run writes into `outputs`, which are row-major, start at a multiple of their elements' bytes and share no memory
+ * with other tensors of the call; after an error they may be partly written. */
+InrushStatus inrush_library_run(const char *function, int64_t threads, const DLTensor *const *inputs, size_t num_inputs,
+                                const InrushArg *params, size_t num_params, const DLTensor *const *outputs, size_t num_outputs);
+/* Likewise for functions whose data decide the sizes of their results: "bincount", "nonzero", "unique", .. `inputs` are NULL where
+ * one is left out. Each of `outputs` is set to a new tensor, numbers to one without dimensions; the caller calls its deleter. After
+ * an error all are NULL. */
+InrushStatus inrush_library_results(const char *function, int64_t threads, const DLTensor *const *inputs, size_t num_inputs,
+                                    const InrushArg *params, size_t num_params, DLManagedTensorVersioned **outputs,
+                                    size_t num_outputs);
+
 /* Loads a package from a file or from memory (which is copied). `options` may be NULL. */
 InrushStatus inrush_model_open(const char *path, const InrushOptions *options, InrushModel **model);
 InrushStatus inrush_model_open_memory(const void *bytes, size_t size, const InrushOptions *options, InrushModel **model);

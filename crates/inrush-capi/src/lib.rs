@@ -4,6 +4,7 @@
 //!
 //! Does not know: any compiler crate.
 
+mod library;
 mod spec;
 
 use dlpark::ffi::{DLManagedTensorVersioned, DLTensor};

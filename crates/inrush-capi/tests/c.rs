@@ -28,7 +28,9 @@ fn compiler() -> String {
 }
 
 fn run(c: &mut Command) -> Output {
-    let out = c.output().expect("a command");
+    // The path that the program was linked with says which library it takes; cargo's folders come first otherwise.
+    let out = c.env_remove("LD_LIBRARY_PATH").output();
+    let out = out.expect("a command");
     assert!(
         out.status.success(),
         "{c:?}: {}",
@@ -143,6 +145,45 @@ fn wrong_calls_are_errors_with_a_text() {
         "1 there are no new weights to swap in",
         "1 the model draws no random numbers",
         "0 ",
+    ];
+    assert_eq!(texts.len(), wanted.len(), "{texts:?}");
+    for (text, want) in texts.iter().zip(wanted) {
+        let (status, message) = want.split_at(2);
+        assert!(
+            text.starts_with(status) && text.contains(message),
+            "`{text}` is not `{want}`"
+        );
+    }
+}
+
+#[test]
+fn functions_of_the_library_are_called_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("library");
+    build(
+        &repository().join("crates/inrush-capi/tests/library.c"),
+        &program,
+    );
+    let out = run(&mut Command::new(&program));
+    let texts = lines(&out);
+    let wanted = [
+        "0 ",
+        "2 the library function `no.such`",
+        "1 `function` is NULL",
+        "1 -1 threads",
+        "1 `linalg.inv`: ",
+        "1 `inputs` is NULL",
+        "1 `inputs[0]` is NULL",
+        "1 `linalg.inv`: output 0 has strides [1, 2], it must be row-major",
+        "1 `linalg.inv`: output 0 shares memory with another tensor",
+        "1 `linalg.inv`: output 0 has strides [1, 2], it must be row-major",
+        "1 params[0]: an argument of kind 9",
+        "1 `params[0]` is left out",
+        "0 ",
+        "1 `nonzero` gives 1 results, room is given for 2",
+        "1 `nonzero`: ",
+        "2 the library function `linalg.inv`",
+        "1 `outputs` is NULL",
     ];
     assert_eq!(texts.len(), wanted.len(), "{texts:?}");
     for (text, want) in texts.iter().zip(wanted) {

@@ -1,10 +1,86 @@
 //! Calls of library functions, on the buffers of a program.
 
-use crate::tensor::extent;
+use crate::parts::{input, row_major};
+use crate::tensor::{contiguous_strides, extent};
 use inrush_base::{DType, Error, Result, Scalar};
 use inrush_cpu::Pool;
 use inrush_library::{Call, Function, Input, Output};
 use inrush_program::{BufferId, InputType, LibraryCall, Operand, Place, Program, SizeId};
+
+/// Finds a function.
+///
+/// # Errors
+/// An unsupported error for one that this library lacks.
+fn find(name: &str) -> Result<&'static Function> {
+    inrush_library::find(name).ok_or_else(|| {
+        Error::unsupported(format!(
+            "the library function `{name}`, which the program calls and this version of the runtime lacks"
+        ))
+    })
+}
+
+/// Calls a function of the library by its name. Inputs are in any layout, outputs row-major and of the caller's memory.
+///
+/// # Errors
+/// An unsupported error for a function that the library lacks; an input error for outputs that are not row-major or share memory
+/// with another operand; those of the function.
+///
+/// # Safety
+/// Nothing else accesses the memory of the outputs during the call.
+pub unsafe fn run_library(
+    name: &str,
+    inputs: Vec<crate::Tensor>,
+    outputs: &[crate::Tensor],
+    params: &[Scalar],
+    pool: &Pool,
+) -> Result<()> {
+    let function = find(name)?;
+    let at = |e: Error| e.context(format!("`{name}`"));
+    let range = |t: &crate::Tensor| {
+        let bytes = extent(&t.sizes, &t.strides).and_then(|n| n.checked_mul(t.dtype.size()));
+        let begin = t.data() as usize;
+        let bytes = bytes.ok_or_else(|| at(Error::input("a tensor that is too large")))?;
+        Ok(begin..begin.saturating_add(bytes))
+    };
+    let read: Vec<_> = inputs.iter().map(range).collect::<Result<_>>()?;
+    let written: Vec<_> = outputs.iter().map(range).collect::<Result<_>>()?;
+    for (k, (t, own)) in outputs.iter().zip(&written).enumerate() {
+        if !t.lies_as(&contiguous_strides(&t.sizes)) {
+            let text = format!(
+                "output {k} has strides {:?}, it must be row-major",
+                t.strides
+            );
+            return Err(at(Error::input(text)));
+        }
+        let shares = |other: &std::ops::Range<usize>| {
+            !own.is_empty() && !other.is_empty() && own.start < other.end && other.start < own.end
+        };
+        if written[k + 1..].iter().chain(&read).any(shares) {
+            let text = format!("output {k} shares memory with another tensor of the call");
+            return Err(at(Error::input(text)));
+        }
+    }
+    let inputs: Vec<crate::Tensor> = (inputs.into_iter()).map(row_major).collect::<Result<_>>()?;
+    let inputs: Vec<Input> = inputs.iter().map(input).collect::<Result<_>>()?;
+    let mut outputs: Vec<Output> = (outputs.iter().zip(&written))
+        .map(|(t, own)| Output {
+            dtype: t.dtype,
+            sizes: &t.sizes,
+            bytes: match own.len() {
+                0 => &mut [],
+                // SAFETY: the tensor's storage has these bytes, which no other operand has and nothing else accesses.
+                n => unsafe { std::slice::from_raw_parts_mut(t.data(), n) },
+            },
+        })
+        .collect();
+    let mut call = Call {
+        inputs: &inputs,
+        outputs: &mut outputs,
+        params,
+        pool,
+    };
+    (function.run)(&mut call).map_err(at)
+}
 
 /// A library call with its function and sizes.
 pub(crate) struct PlannedLibrary {
@@ -156,12 +232,7 @@ impl PlannedLibrary {
     /// # Errors
     /// An unsupported error for a function that this library lacks, an input error for sizes beyond their buffers.
     pub(crate) fn new(program: &Program, c: &LibraryCall, sizes: &[i64]) -> Result<PlannedLibrary> {
-        let function = inrush_library::find(&c.function).ok_or_else(|| {
-            Error::unsupported(format!(
-                "the library function `{}`, which the program calls and this version of the runtime lacks",
-                c.function
-            ))
-        })?;
+        let function = find(&c.function)?;
         let all = |operands: &[Operand]| -> Result<Vec<Tensor>> {
             let one = |o: &Operand| Tensor::new(program, o, sizes);
             operands.iter().map(one).collect()

@@ -3,7 +3,7 @@
 use super::{Arg, OperatorCall, OperatorDevice, OperatorTensor, register_operator};
 use crate::dlpack;
 use dlpark::ffi::{DLDataType, DLTensor};
-use inrush_base::{Error, Result};
+use inrush_base::{Error, Result, Scalar};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
@@ -40,6 +40,26 @@ union CValue {
     floats: *const f64,
     string: *const c_char,
     dtype: DLDataType,
+}
+
+impl CArg {
+    /// Returns the number, `None` for one that is left out.
+    ///
+    /// # Errors
+    /// An input error for an argument of another kind.
+    pub fn number(&self) -> Result<Option<Scalar>> {
+        // SAFETY: all bytes of the union are there, and any are a number.
+        let (integer, float) = unsafe { (self.value.integer, self.value.float) };
+        match self.kind {
+            NONE => Ok(None),
+            INT => Ok(Some(Scalar::Int(integer))),
+            FLOAT => Ok(Some(Scalar::Float(float))),
+            BOOL => Ok(Some(Scalar::Bool(integer != 0))),
+            other => Err(Error::input(format!(
+                "an argument of kind {other}, where a number is expected"
+            ))),
+        }
+    }
 }
 
 /// `InrushOperatorCall`.

@@ -12,7 +12,7 @@
 mod c;
 mod call;
 
-pub use c::{COperator, load_operators, register_c};
+pub use c::{CArg, COperator, load_operators, register_c};
 pub use call::{
     Arg, OperatorCall, OperatorTensor, arguments, check_asked_for, declared_result, invoke,
 };

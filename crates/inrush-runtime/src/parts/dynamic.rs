@@ -33,21 +33,6 @@ pub(super) fn call(
     size: &dyn Fn(SizeId) -> Result<i64>,
     (pool, recycler): (&Pool, &Arc<Recycler>),
 ) -> Result<Vec<Value>> {
-    let row_major = |t: Tensor| {
-        let strides = contiguous_strides(&t.sizes);
-        let aligned = (t.data() as usize).is_multiple_of(t.dtype.size().clamp(1, 8));
-        if t.lies_as(&strides) && aligned {
-            Ok(t)
-        } else {
-            t.with_strides(&strides)
-        }
-    };
-    let tensors: Vec<Option<Tensor>> = (tensors.into_iter())
-        .map(|t| t.map(row_major).transpose())
-        .collect::<Result<_>>()?;
-    let inputs: Vec<Option<Input>> = (tensors.iter())
-        .map(|t| t.as_ref().map(input).transpose())
-        .collect::<Result<_>>()?;
     let params: Vec<Option<Scalar>> = (d.params.iter())
         .map(|p| match p {
             Param::Num(n) => Ok(Some((*n).into())),
@@ -55,18 +40,8 @@ pub(super) fn call(
             Param::None => Ok(None),
         })
         .collect::<Result<_>>()?;
-    let mut made = Made {
-        values: Vec::new(),
-        recycler,
-    };
-    let mut call = DynamicCall {
-        inputs: &inputs,
-        params: &params,
-        pool,
-        results: &mut made,
-    };
-    (function.run)(&mut call).map_err(|e| e.context(&d.origin))?;
-    match made.values {
+    let values = results(function, tensors, &params, (pool, recycler));
+    match values.map_err(|e| e.context(&d.origin))? {
         values if values.len() == d.outs.len() => Ok(values),
         values => Err(Error::internal(format!(
             "`{}` gives {} results",
@@ -76,8 +51,61 @@ pub(super) fn call(
     }
 }
 
+/// Returns the results of a function that allocates them, by its name. Tensors are in any layout.
+///
+/// # Errors
+/// An unsupported error for a function that the library lacks; those of the function.
+pub fn library_results(
+    name: &str,
+    tensors: Vec<Option<Tensor>>,
+    params: &[Option<Scalar>],
+    pool: &Pool,
+) -> Result<Vec<Value>> {
+    let recycler = Arc::new(Recycler::default());
+    let made = results(function(name)?, tensors, params, (pool, &recycler));
+    made.map_err(|e| e.context(format!("`{name}`")))
+}
+
+/// Calls a function that allocates its results.
+fn results(
+    function: &DynamicFunction,
+    tensors: Vec<Option<Tensor>>,
+    params: &[Option<Scalar>],
+    (pool, recycler): (&Pool, &Arc<Recycler>),
+) -> Result<Vec<Value>> {
+    let tensors: Vec<Option<Tensor>> = (tensors.into_iter())
+        .map(|t| t.map(row_major).transpose())
+        .collect::<Result<_>>()?;
+    let inputs: Vec<Option<Input>> = (tensors.iter())
+        .map(|t| t.as_ref().map(input).transpose())
+        .collect::<Result<_>>()?;
+    let mut made = Made {
+        values: Vec::new(),
+        recycler,
+    };
+    let mut call = DynamicCall {
+        inputs: &inputs,
+        params,
+        pool,
+        results: &mut made,
+    };
+    (function.run)(&mut call)?;
+    Ok(made.values)
+}
+
+/// Returns a tensor as functions take it: row-major, aligned to its elements. It is copied if it is not.
+pub(crate) fn row_major(t: Tensor) -> Result<Tensor> {
+    let strides = contiguous_strides(&t.sizes);
+    let aligned = (t.data() as usize).is_multiple_of(t.dtype.size().clamp(1, 8));
+    if t.lies_as(&strides) && aligned {
+        Ok(t)
+    } else {
+        t.with_strides(&strides)
+    }
+}
+
 /// Returns a row-major tensor as a function reads it.
-fn input(t: &Tensor) -> Result<Input<'_>> {
+pub(crate) fn input(t: &Tensor) -> Result<Input<'_>> {
     let start = t.offset * t.dtype.size();
     let bytes = t.numel() * t.dtype.size();
     let bytes = match bytes {

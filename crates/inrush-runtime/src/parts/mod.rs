@@ -16,7 +16,8 @@ mod dynamic;
 pub mod flow;
 mod write;
 
-pub use dynamic::run_dynamic;
+pub(crate) use dynamic::{input, row_major};
+pub use dynamic::{library_results, run_dynamic};
 
 use crate::model::{Bound, Model};
 use crate::operators::{OperatorDevice, Registered, check_operators, find_operator};
