@@ -160,7 +160,7 @@ pub struct CompileArgs {
     #[arg(long, value_enum, default_value_t = Format::Inrush)]
     pub format: Format,
     /// Write the program as source instead of a package: one readable file that runs without inrush. `python` needs PyTorch and, for
-    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive. `cpp` needs a C++17 compiler alone, and for a GPU its
+    /// a CPU, a C compiler, for a GPU Triton; weights are read from the archive. `cpp` needs a C++17 compiler alone (for functions of the library also libinrush), and for a GPU its
     /// driver where it runs: machine code of the kernels is in the file. Weights are written to a safetensors file next to it, OUT with
     /// the extension `weights.safetensors`
     #[arg(long, value_enum, value_name = "LANGUAGE", conflicts_with = "format")]

@@ -242,9 +242,10 @@ fn print_weights(unit: &Unit<'_>, weights: &[(String, String)]) -> Result<String
         _ = writeln!(text, "    {}: {layout},", quote(name));
     }
     text.push_str("}\n");
-    text.push_str(match archive.ends_with(".safetensors") {
-        true => WEIGHT_FILE,
-        false => ARCHIVE,
+    text.push_str(if archive.ends_with(".safetensors") {
+        WEIGHT_FILE
+    } else {
+        ARCHIVE
     });
     text.push_str(WEIGHTS);
     Ok(text)

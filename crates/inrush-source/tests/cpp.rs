@@ -3,7 +3,7 @@
 mod common;
 
 use common::scaled;
-use inrush_base::{Device, ErrorKind};
+use inrush_base::Device;
 use inrush_program::host::{Call, HostProgram, StepKind};
 use inrush_source::{Code, CppWeight, Object, Unit, cpp, host_program};
 
@@ -121,14 +121,24 @@ fn printing_is_deterministic() {
 }
 
 #[test]
-fn what_is_not_printed_is_named() {
+fn functions_of_the_library_are_called_by_name() {
+    let plain = program(&[]);
+    let file = cpp(&unit(&plain)).unwrap();
+    assert!(!file.text.contains("inrush.h"), "{}", file.text);
     let with_library = program(&[(
         "load launch k0 [b1, b2] sizes [] units 1 cost 1 scratch 0 from [aten.div.Tensor]",
         "load library rnn.gru [] [b1[z1]] -> [b2[z1]] from [aten.gru.input]",
     )]);
-    let error = cpp(&unit(&with_library)).err().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.message().contains("rnn.gru"), "{error}");
+    let file = cpp(&unit(&with_library)).unwrap();
+    assert!(file.text.contains("#include \"inrush.h\"\n"));
+    assert!(file.text.contains("-linrush"), "{}", file.text);
+    let call = "        // aten.gru.input\n        library(\"rnn.gru\", \"aten.gru.input\", team.size(), \
+        {{a_scale.data, dtypes::F32, {3}}}, {{half, dtypes::F32, {3}}}, {});\n";
+    assert!(file.text.contains(call), "{}", file.text);
+}
+
+#[test]
+fn what_is_not_printed_is_named() {
     let program = program(&[]);
     let error = cpp(&Unit {
         archive: None,

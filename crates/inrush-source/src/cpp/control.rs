@@ -1,7 +1,8 @@
 //! Control flow over functions of the model, and functions whose data decide sizes, as lines of C++ for CPUs.
 
 use super::dtype;
-use super::model::list;
+use super::kernels::quoted;
+use super::model::{list, number};
 use super::segments::Shared;
 use super::steps::Call;
 use crate::control::promised;
@@ -11,7 +12,7 @@ use crate::{Object, Unit};
 use inrush_base::{Error, Result};
 use inrush_program::Output;
 use inrush_program::host::{Lowered, Out, StepKind};
-use inrush_program::parts::{Body, Cond, Dynamic, Operand, Scan, While, Work};
+use inrush_program::parts::{Body, Cond, Dynamic, Operand, Param, Scan, While, Work};
 
 /// Prints the programs that work calls, with all that they call. Returns their names.
 pub(super) fn bodies(
@@ -30,10 +31,12 @@ pub(super) fn bodies(
             ));
         }
         let mut text = String::new();
-        {
+        let needs = {
             let (mut call, functions) = Call::new(&of_body, true, shared)?;
             call.print(&name, &functions, &mut text)?;
-        }
+            call.needs
+        };
+        shared.needs.add(needs);
         shared.add(&text);
         names.push(name);
     }
@@ -323,24 +326,46 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Prints a function whose data decide the sizes of its results: some are functions of the file, others the library's.
     fn dynamic(&mut self, d: &Dynamic) -> Result<()> {
-        let ([Some(x)], [out]) = (d.inputs.as_slice(), d.outs.as_slice()) else {
-            return Err(refused(d));
+        let own = match (d.function.as_str(), d.inputs.as_slice(), d.outs.as_slice()) {
+            ("item", [Some(x)], [out]) => Some((x, out, "[[maybe_unused]] const Value")),
+            ("nonzero", [Some(x)], [out]) => Some((x, out, "const Tensor")),
+            _ => None,
         };
-        let (x, out) = (self.slots[*x].clone(), self.slots[*out].clone());
-        let text = match (d.function.as_str(), d.params.as_slice()) {
-            ("item", []) => format!("[[maybe_unused]] const Value {out} = item({x});"),
-            ("nonzero", []) => format!("const Tensor {out} = nonzero({x});"),
-            _ => return Err(refused(d)),
-        };
-        self.line(text);
+        if let (Some((x, out, ty)), []) = (own, d.params.as_slice()) {
+            let (x, out) = (self.slots[*x].clone(), self.slots[*out].clone());
+            self.line(format!("{ty} {out} = {}({x});", d.function));
+            return Ok(());
+        }
+        self.needs.library = true;
+        let inputs: Vec<String> = (d.inputs.iter())
+            .map(|x| x.map_or("nullptr".into(), |x| format!("&{}", self.slots[x])))
+            .collect();
+        let mut numbers = Vec::with_capacity(d.params.len());
+        for p in &d.params {
+            numbers.push(match p {
+                Param::Num(n) => format!("parameter({})", number(*n)),
+                Param::Size(id) => format!("parameter(Size({}).value)", self.sizes.get(*id)?),
+                Param::None => "parameter()".into(),
+            });
+        }
+        let results = self.names.fresh("results");
+        self.line(format!(
+            "const Values {results} = library_results({}, team.size(), {}, {}, {});",
+            quoted(&d.function),
+            list(&inputs),
+            list(&numbers),
+            d.outs.len()
+        ));
+        for (k, slot) in d.outs.iter().enumerate() {
+            if self.read[*slot] {
+                let name = self.slots[*slot].clone();
+                self.line(format!(
+                    "const Tensor {name} = std::get<Tensor>({results}[{k}]);"
+                ));
+            }
+        }
         Ok(())
     }
-}
-
-fn refused(d: &Dynamic) -> Error {
-    Error::unsupported(format!(
-        "the library function `{}` is not printed as C++",
-        d.function
-    ))
 }

@@ -32,6 +32,7 @@ const CONTRACT: &str = include_str!("parts/contract.cpp");
 const DRAWN: &str = include_str!("parts/drawn.cpp");
 const FILES: &str = include_str!("parts/files.cpp");
 const LAUNCH: &str = include_str!("parts/launch.cpp");
+const LIBRARY: &str = include_str!("parts/library.cpp");
 const MAIN: &str = include_str!("parts/main.cpp");
 const MULTIPLY: &str = include_str!("parts/multiply.cpp");
 const STEPS: &str = include_str!("parts/steps.cpp");
@@ -52,8 +53,8 @@ const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break
     int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public \
     register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch \
     template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void \
-    volatile wchar_t while xor xor_eq Blocks Brain CheckError Contraction DType Epilogue Half INPUTS Input \
-    InputError Kernel Kind Level MachineError Model Offsets Options Plain Reads SERIAL_COST Size Sizes Team \
+    volatile wchar_t while xor xor_eq Blocks Brain CheckError Contraction DType Eight Epilogue Half INPUTS Input \
+    InputError Kernel Kind Level MachineError Model Offsets Options Plain Reads SERIAL_COST Size Sizes Special Team \
     Tensor TensorFile Value Values WEIGHTS allocate arena arena_bytes at expect_names expect_value call contract \
     copy copy_from drawn drawn_inputs dtypes elements empty_tensor expect_constant expect_int expect_sizes \
     expect_tensor extent file floordiv given guard i64 inputs integer kernels known laid_out larger launch \
@@ -65,6 +66,10 @@ const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break
 
 /// Names that the text of files with several steps uses besides.
 const TAKEN_BY_STEPS: &str = "assign carried clone conformed expect_some_tensor is_zero item nonzero owned put resident slice slices truth turn view";
+
+/// Names that the text of files with library functions uses besides; those of `inrush.h` have prefixes.
+const TAKEN_BY_LIBRARY: &str =
+    "Dense Described expect_done expect_library int64_t library library_results parameter type_of";
 
 /// Names that the text of files for GPUs uses besides.
 const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments Code DRIVER_FLAGS DRIVER_FUNCTIONS DRIVER_LIBRARIES DRIVER_MISSING \
@@ -203,9 +208,10 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
         s.program.verify()?;
     }
     let segment = only_segment(unit);
+    let taken = TAKEN.split(' ').chain(TAKEN_BY_LIBRARY.split(' '));
     let mut names = match segment {
-        Some(_) => Names::with(TAKEN.split(' ')),
-        None => Names::with(TAKEN.split(' ').chain(TAKEN_BY_STEPS.split(' '))),
+        Some(_) => Names::with(taken),
+        None => Names::with(taken.chain(TAKEN_BY_STEPS.split(' '))),
     };
     let kernels = Kernels::new(unit, &mut names)?;
     let model = match segment {
@@ -217,9 +223,15 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
     for header in HEADERS.split(' ') {
         _ = writeln!(text, "#include <{header}>");
     }
+    let library = if model.needs.library {
+        text.push_str("\n#include \"inrush.h\"\n");
+        LIBRARY
+    } else {
+        ""
+    };
     text.push('\n');
     let tensor = TENSOR.replace("//DTYPES\n", &dtypes());
-    let products = if model.has_products {
+    let products = if model.needs.products {
         [OPERANDS, CONTRACT]
     } else {
         ["", ""]
@@ -229,13 +241,14 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
         all => format!("// Kernels with checks, and the errors of these.\n{all}"),
     };
     let (compiled, weights) = (
-        compiled(flags, &kernels, model.has_products),
+        compiled(flags, &kernels, model.needs.products),
         weights_path(unit),
     );
     let parts = [
         &tensor.replace("//PLACE\n", ""),
         CHECKS,
         LAUNCH,
+        library,
         steps,
         &compiled,
         products[0],
@@ -417,6 +430,9 @@ fn comment(unit: &Unit<'_>, flags: Option<&[&str]>, model: &model::Printed) -> S
         None => ("-pthread -ldl", "--device N", String::new()),
     };
     let build = match flags {
+        Some(_) if model.needs.library => format!(
+            "c++ -std=c++17 -O2 {libraries} -I FOLDER-OF-inrush.h FILE.cpp -o program -L FOLDER-OF-libinrush.so -linrush -Wl,-rpath,FOLDER-OF-libinrush.so{clang}"
+        ),
         Some(_) => format!("c++ -std=c++17 -O2 {libraries} FILE.cpp -o program{clang}"),
         None => format!("c++ -std=c++17 -O2 FILE.cpp {libraries} -o program"),
     };
@@ -443,7 +459,12 @@ fn comment(unit: &Unit<'_>, flags: Option<&[&str]>, model: &model::Printed) -> S
     if flags.is_none() {
         text.push_str("//\n// It needs the driver of the GPU when it runs. Work goes to `stream`; memory of values is used again in its order.\n");
     }
-    if model.has_products {
+    if model.needs.library {
+        text.push_str(
+            "//\n// Functions of the library, such as factorisations and transforms, are those of libinrush, with which the program is linked.\n",
+        );
+    }
+    if model.needs.products {
         text.push_str(
             "//\n// Matrix products and convolutions are the plain blocked loops of `contract`, several times slower than a tuned library.\n",
         );

@@ -13,8 +13,8 @@ use crate::sizes::{Sizes, cpp_literal};
 use inrush_base::{DType, Error, Result};
 use inrush_program::host::{Out, Segment};
 use inrush_program::{
-    BufferId, Contract, Guard, InputType, Launch, Num, Output, Place, Program, Relation, SEED,
-    SizeId, Step, Weight,
+    BufferId, Contract, Guard, InputType, Launch, LibraryCall, Num, Operand, Output, Place,
+    Program, Relation, SEED, SizeId, Step, Weight,
 };
 use std::fmt::Write;
 
@@ -24,8 +24,24 @@ pub(crate) struct Printed {
     pub(crate) text: String,
     /// Weights that it reads from the file, in order.
     pub(crate) weights: Vec<CppWeight>,
+    pub(crate) needs: Needs,
+}
+
+/// Parts of a file that only some programs need.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Needs {
     /// Some step is a product.
-    pub(crate) has_products: bool,
+    pub(crate) products: bool,
+    /// Some step calls a function of the library.
+    pub(crate) library: bool,
+}
+
+impl Needs {
+    /// Adds those of another program.
+    pub(super) fn add(&mut self, other: Needs) {
+        self.products |= other.products;
+        self.library |= other.library;
+    }
 }
 
 /// The state of printing a model.
@@ -50,7 +66,7 @@ pub(super) struct Printer<'a> {
     pub(super) lines: Vec<String>,
     /// The steps are those of a call, which have an arena, inputs and outputs.
     pub(super) in_call: bool,
-    pub(super) has_products: bool,
+    pub(super) needs: Needs,
 }
 
 /// Prints a segment that is all of a unit's program.
@@ -102,7 +118,7 @@ pub(super) fn print(
     Ok(Printed {
         text,
         weights,
-        has_products: printer.has_products,
+        needs: printer.needs,
     })
 }
 
@@ -162,7 +178,7 @@ impl<'a> Printer<'a> {
             storages: vec![None; p.outputs.len()],
             lines: Vec::new(),
             in_call: false,
-            has_products: false,
+            needs: Needs::default(),
         })
     }
 
@@ -317,13 +333,7 @@ impl<'a> Printer<'a> {
             match step {
                 Step::Launch(l) => self.launch(l)?,
                 Step::Contract(c) => self.contract(c)?,
-                Step::Library(c) => {
-                    return Err(Error::unsupported(format!(
-                        "the library function `{}` ({}) is not printed as C++",
-                        c.function,
-                        c.origins.join(", ")
-                    )));
-                }
+                Step::Library(c) => self.library(c)?,
             }
         }
         Ok(())
@@ -487,7 +497,7 @@ impl<'a> Printer<'a> {
     }
 
     fn contract(&mut self, c: &Contract) -> Result<()> {
-        self.has_products = true;
+        self.needs.products = true;
         let p = self.p();
         let (a, b) = (self.buffer(c.a)?, self.buffer(c.b)?);
         let element = |id: BufferId| element(p.buffers[id as usize].dtype.0);
@@ -531,6 +541,42 @@ impl<'a> Printer<'a> {
         ));
         self.line(format!("    {kernel}, {buffers}, {sizes});"));
         Ok(())
+    }
+
+    /// Prints a call of a function of the library.
+    fn library(&mut self, c: &LibraryCall) -> Result<()> {
+        if self.kernels.on_gpu() {
+            return Err(Error::unsupported(format!(
+                "the library function `{}` ({}) is not printed as C++ for a GPU",
+                c.function,
+                c.origins.join(", ")
+            )));
+        }
+        self.needs.library = true;
+        let inputs = self.operands(&c.inputs)?;
+        let outputs = self.operands(&c.outputs)?;
+        let numbers: Vec<String> = (c.params.iter())
+            .map(|n| format!("parameter({})", number(*n)))
+            .collect();
+        self.comment(&c.origins);
+        self.line(format!(
+            "library({}, {}, team.size(), {inputs}, {outputs}, {});",
+            quoted(&c.function),
+            quoted(&c.origins.join(", ")),
+            list(&numbers)
+        ));
+        Ok(())
+    }
+
+    /// Returns the list of a library call's tensors.
+    fn operands(&mut self, all: &[Operand]) -> Result<String> {
+        let mut items = Vec::with_capacity(all.len());
+        for o in all {
+            let of = dtype(self.p().buffers[o.buffer as usize].dtype.0)?;
+            let (data, sizes) = (self.buffer(o.buffer)?, list(&self.sizes.all(&o.sizes)?));
+            items.push(format!("{{{data}, {of}, {sizes}}}"));
+        }
+        Ok(list(&items))
     }
 
     /// Returns levels of a product: sizes with strides in both operands.
@@ -718,6 +764,10 @@ fn element(d: DType) -> Result<&'static str> {
         DType::I16 => "Plain<std::int16_t>",
         DType::I32 => "Plain<std::int32_t>",
         DType::I64 => "Plain<i64>",
+        DType::F8E4M3FN => "Eight<3, 7, Special::ones>",
+        DType::F8E5M2 => "Eight<2, 15, Special::exponent>",
+        DType::F8E4M3FNUZ => "Eight<3, 8, Special::minus_zero>",
+        DType::F8E5M2FNUZ => "Eight<2, 16, Special::minus_zero>",
         other => {
             return Err(Error::unsupported(format!(
                 "a product of {} is not printed as C++",

@@ -2,7 +2,7 @@
 
 use super::dtype;
 use super::kernels::{Kernels, quoted};
-use super::model::{Printer, list};
+use super::model::{Needs, Printer, list};
 use crate::Unit;
 use crate::host::is_foreign;
 use crate::names::{Names, plain};
@@ -35,7 +35,7 @@ pub(super) struct Shared<'a> {
     pub(super) load: String,
     /// Functions that are called.
     pub(super) functions: String,
-    pub(super) has_products: bool,
+    pub(super) needs: Needs,
 }
 
 impl Shared<'_> {
@@ -119,7 +119,7 @@ pub(super) fn function<'a, 's: 'a>(
         printer.line(format!("outputs.push_back({value});"));
     }
     printer.line("return outputs;".into());
-    shared.has_products |= printer.has_products;
+    shared.needs.add(printer.needs);
     let what = match p.name.as_str() {
         "" => "Runs kernels.".to_string(),
         name => format!("Runs the kernels of `{}`.", plain(name)),
@@ -163,7 +163,7 @@ fn load<'a, 's: 'a>(
     let bytes = printer.sizes.get(s.program.load_bytes)?;
     printer.line(format!("{loaded} = allocate({bytes});"));
     printer.steps(&s.program.load_steps)?;
-    shared.has_products |= printer.has_products;
+    shared.needs.add(printer.needs);
     let mut body = String::new();
     printer.finish(&mut body, 0);
     shared.load.push_str("        {\n");

@@ -3,7 +3,7 @@
 
 use super::control;
 use super::kernels::{Kernels, quoted};
-use super::model::{Printed, Printer, guard, list, number};
+use super::model::{Needs, Printed, Printer, guard, list, number};
 use super::segments::{Member, Shared, function, print_members_of_cpu};
 use super::{CppWeight, dtype};
 use crate::host::{is_foreign, reads, slot_names, symbol_names};
@@ -31,6 +31,7 @@ pub(super) struct Call<'a> {
     pub(super) read: Vec<bool>,
     pub(super) sizes: Sizes<'a>,
     pub(super) names: Names,
+    pub(super) needs: Needs,
     /// Weights that segments read themselves, with their members.
     weights: Vec<(&'a Weight, DType, String)>,
     /// Control flow calls it.
@@ -66,12 +67,13 @@ pub(super) fn print(unit: &Unit<'_>, kernels: &Kernels, names: &mut Names) -> Re
         loaded: String::new(),
         load: String::new(),
         functions: String::new(),
-        has_products: false,
+        needs: Needs::default(),
     };
     let (mut call, functions) = Call::new(unit, false, &mut shared)?;
     let members = call.members()?;
     let mut of_call = String::new();
     call.print("call", &functions, &mut of_call)?;
+    shared.needs.add(call.needs);
     let mut text = if kernels.on_gpu() {
         call.print_members(&members)?
     } else {
@@ -94,7 +96,7 @@ pub(super) fn print(unit: &Unit<'_>, kernels: &Kernels, names: &mut Names) -> Re
     Ok(Printed {
         text,
         weights,
-        has_products: shared.has_products,
+        needs: shared.needs,
     })
 }
 
@@ -140,6 +142,7 @@ impl<'a> Call<'a> {
             symbols,
             read,
             names,
+            needs: Needs::default(),
             weights: shared.weights.clone(),
             body,
             lines: Vec::new(),
