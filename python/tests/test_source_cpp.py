@@ -81,7 +81,15 @@ def call(folder, program, inputs, *options):
     """Outputs of a process by position: tensors, or texts of other values. Strides are those that the process tells."""
     write_inputs(folder / "x.safetensors", inputs)
     text = run([program, "--inputs", folder / "x.safetensors", "--output", folder / "y.safetensors", *options])
-    found = load_file(folder / "y.safetensors")
+    return outputs(text, load_file(folder / "y.safetensors"))
+
+
+def tensors(text):
+    """Positions of the outputs that are tensors, of what a process tells."""
+    return re.findall(r"^output (\d+): .* strides \[.*\]$", text, re.M)
+
+
+def outputs(text, found):
     out = []
     for k, line in re.findall(r"^output (\d+): (.*)$", text, re.M):
         strides = re.search(r"strides \[(.*)\]$", line)

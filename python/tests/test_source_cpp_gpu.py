@@ -9,10 +9,14 @@ import sys
 
 import gpu_driver
 import pytest
+import test_source_cpp
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 safetensors = pytest.importorskip("safetensors.torch")
+import test_package_control  # noqa: E402
+import test_parts  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
 
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
@@ -30,7 +34,8 @@ class Program:
         done = gpu_driver.tool(folder, "compile", archive, "--emit", "cpp", "--target", gpu_driver.KINDS[kind][1], "-o", self.source, env=env)
         assert done.returncode == 0, done.stderr
         self.library = folder / "libm.so"
-        built = subprocess.run([COMPILER, *FLAGS, *flags, self.source, "-ldl", "-o", self.library], capture_output=True, text=True, timeout=600, check=False)
+        linked = test_source_cpp.library_flags() if '#include "inrush.h"' in self.source.read_text() else []
+        built = subprocess.run([COMPILER, *FLAGS, *flags, self.source, "-ldl", *linked, "-o", self.library], capture_output=True, text=True, timeout=600, check=False)
         assert built.returncode == 0, built.stderr
         # The driver of the tests, which a machine makes.
         with gpu_driver.Machine(folder, kind=kind):
@@ -298,13 +303,82 @@ def test_memory_of_the_program_is_sound(kind, tmp_path):
     torch.testing.assert_close(got[1], module(x)[1])
 
 
+class Packed:
+    """A program as a package of the tests: each call is a process, whose work is late."""
+
+    def __init__(self, folder, kind, module, *inputs, dynamic=None):
+        self.program = Program(folder, module, inputs, kind, dynamic)
+
+    def __call__(self, *inputs):
+        done, found = self.program.run(*pytree.tree_leaves(inputs), env={"FAKE_LATE": "1"})
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        # In the order of the outputs, with the strides that the process tells.
+        return test_source_cpp.outputs(done.stdout, {str(k): t for k, t in zip(test_source_cpp.tensors(done.stdout), found, strict=True)})
+
+    def update_weights(self, weights):
+        safetensors.save_file({k: v.detach().contiguous() for k, v in weights.items()}, self.program.folder / "m.weights.safetensors")
+
+    def swap_weights(self):
+        """The next call reads the file."""
+
+
+def of(module, name, *parameters):
+    return pytest.param(getattr(module, name), parameters, id=name[5:])
+
+
+PARTS = [
+    of(test_package_control, "test_cond_with_outputs_of_other_sizes"),
+    of(test_package_control, "test_nested_cond"),
+    of(test_package_control, "test_map", torch.float32),
+    of(test_package_control, "test_data_decide_sizes_within_a_branch"),
+    of(test_package_control, "test_while_loop_of_no_turn_one_and_many"),
+    of(test_package_control, "test_cond_within_a_loop"),
+    of(test_package_control, "test_scan_over_time"),
+    of(test_package_control, "test_scan_of_several_values", True),
+    of(test_parts, "test_kernels_before_and_after_nonzero"),
+    of(test_parts, "test_views_of_copies"),
+    of(test_parts, "test_unique_consecutive", -1),
+    of(test_parts, "test_bincount", torch.int32),
+]
+
+
+@pytest.mark.parametrize(("test", "parameters"), PARTS)
+def test_programs_in_parts(test, parameters, tmp_path, monkeypatch):
+    # Kinds take turns.
+    kind = ("cuda", "xpu", "rocm")[[p.id for p in PARTS].index(test.__name__[5:]) % 3]
+
+    def packed(folder, module, *inputs, dynamic=None):
+        return Packed(folder, kind, module, *inputs, dynamic=dynamic)
+
+    monkeypatch.setattr(test_parts, "packed", packed)
+    monkeypatch.setattr(test_package_control, "packed", packed)
+    test(tmp_path, *parameters)
+
+
+class Factors(torch.nn.Module):
+    def forward(self, x):
+        a = x @ x.mT + 4 * torch.eye(4)
+        y = torch.fft.irfft(torch.fft.rfft2(x) * 2)
+        return torch.linalg.cholesky(a), torch.linalg.inv(a) * 2, torch.linalg.solve(a, x), x.reshape(1, -1).repeat(1, 60).sort(stable=True)[0], y + 1
+
+
+def test_functions_of_the_library_run_on_the_host(tmp_path):
+    torch.manual_seed(4)
+    program = Program(tmp_path, Factors(), [torch.randn(3, 4, 4)])
+    program.check(Factors(), torch.randn(3, 4, 4), rtol=1e-4, atol=1e-4)
+    # An error of the function names the operator.
+    text = program.source.read_text()
+    assert "// Build:" in text and "-ldl -o program -I FOLDER-OF-inrush.h" in text and "They run on the host." in text
+
+
 def test_what_is_not_printed_is_named(tmp_path):
-    class Sorts(torch.nn.Module):
+    class Transforms(torch.nn.Module):
         def forward(self, x):
-            return torch.linalg.inv(x)
+            return torch.fft.fft(x)
 
     archive = tmp_path / "m.pt2"
-    torch.export.save(torch.export.export(Sorts(), (torch.eye(4),)), archive)
+    torch.export.save(torch.export.export(Transforms(), (torch.eye(4),)), archive)
     done = gpu_driver.tool(tmp_path, "compile", archive, "--emit", "cpp", "--target", "h100", "-o", tmp_path / "m.cpp")
     assert done.returncode and "is not printed as C++" in done.stderr
     assert not (tmp_path / "m.cpp").exists()

@@ -86,18 +86,23 @@ pub(crate) unsafe extern "C" fn inrush_library_run(
     num_outputs: usize,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: the caller's promise, here and below.
-        let name = unsafe { string(function, "function") }?;
-        let inputs = unsafe { tensors(inputs, num_inputs, ("inputs", Borrow::ReadOnly)) }?;
-        let outputs = unsafe { tensors(outputs, num_outputs, ("outputs", Borrow::Output)) }?;
+        // SAFETY: the caller's promise.
+        let (name, inputs, outputs, params) = unsafe {
+            (
+                string(function, "function")?,
+                tensors(inputs, num_inputs, ("inputs", Borrow::ReadOnly))?,
+                tensors(outputs, num_outputs, ("outputs", Borrow::Output))?,
+                numbers(params, num_params)?,
+            )
+        };
         let (inputs, outputs) = (whole(inputs, "inputs")?, whole(outputs, "outputs")?);
-        let params = unsafe { numbers(params, num_params) }?;
         let number = |(k, p): (usize, Option<Scalar>)| {
             p.ok_or_else(|| Error::input(format!("`params[{k}]` is left out")))
         };
         let params: Vec<Scalar> = (params.into_iter().enumerate())
             .map(number)
             .collect::<Result<_>>()?;
+        // SAFETY: the outputs are the caller's, who leaves them to this call.
         unsafe { run_library(name, inputs, &outputs, &params, &*pool(threads)?) }
     })
 }
@@ -125,10 +130,14 @@ pub(crate) unsafe extern "C" fn inrush_library_results(
             // SAFETY: the list has this many entries by the caller's promise.
             unsafe { *outputs.add(k) = std::ptr::null_mut() };
         }
-        // SAFETY: the caller's promise, here and below.
-        let name = unsafe { string(function, "function") }?;
-        let inputs = unsafe { tensors(inputs, num_inputs, ("inputs", Borrow::ReadOnly)) }?;
-        let params = unsafe { numbers(params, num_params) }?;
+        // SAFETY: the caller's promise.
+        let (name, inputs, params) = unsafe {
+            (
+                string(function, "function")?,
+                tensors(inputs, num_inputs, ("inputs", Borrow::ReadOnly))?,
+                numbers(params, num_params)?,
+            )
+        };
         let values = library_results(name, inputs, &params, &*pool(threads)?)?;
         if values.len() != num_outputs {
             return Err(Error::input(format!(

@@ -14,7 +14,7 @@
 //! parts     programs in parts as steps of a call
 //! module    the file
 //! python/   helpers that printed files begin with
-//! cpp/      the same for C++, on CPUs
+//! cpp/      the same for C++
 //! ```
 //!
 //! A program that cannot be printed is an error that names what is missing: a file that is printed computes what the program

@@ -1,9 +1,9 @@
-//! Control flow over functions of the model, and functions whose data decide sizes, as lines of C++ for CPUs.
+//! Control flow over functions of the model, and functions whose data decide sizes, as lines of C++.
 
 use super::dtype;
 use super::kernels::quoted;
 use super::model::{list, number};
-use super::segments::Shared;
+use super::segments::{Shared, function};
 use super::steps::Call;
 use crate::control::promised;
 use crate::inputs::{Spec, spec};
@@ -15,12 +15,16 @@ use inrush_program::host::{Lowered, Out, StepKind};
 use inrush_program::parts::{Body, Cond, Dynamic, Operand, Param, Scan, While, Work};
 
 /// Prints the programs that work calls, with all that they call. Returns their names.
-pub(super) fn bodies(
-    unit: &Unit<'_>,
-    work: &Work<Lowered>,
-    shared: &mut Shared<'_>,
+pub(super) fn bodies<'a, 's: 'a>(
+    unit: &'a Unit<'a>,
+    work: &'a Work<Lowered>,
+    read: &[bool],
+    shared: &mut Shared<'s>,
 ) -> Result<Vec<String>> {
     let mut names = Vec::new();
+    if let Work::Library { segment, .. } = work {
+        names.push(function(unit, segment, read, shared)?);
+    }
     for (role, body) in work.bodies() {
         let name = shared.fresh(role);
         let objects: Vec<Object> = body.program.objects.iter().map(Object::from).collect();
@@ -111,10 +115,10 @@ impl Call<'_> {
                 "the operator `{}` of the user is not printed as C++",
                 c.name()
             ))),
-            (Work::Library { .. }, _) => Err(Error::unsupported(format!(
-                "the library function `{}` is not printed as C++",
-                w.title()
-            ))),
+            (Work::Library { segment, .. }, [function]) => {
+                self.segment(segment, function);
+                Ok(())
+            }
             _ => Err(Error::internal("control flow without its programs")),
         }
     }
@@ -292,7 +296,7 @@ impl Call<'_> {
             let strides = list(&self.sizes.all(&l.strides)?);
             let (name, d) = (self.slots[*slot].clone(), dtype(l.dtype.0)?);
             self.line(format!(
-                "const Tensor {name} = empty_tensor({d}, {sizes}, {strides});"
+                "const Tensor {name} = new_tensor({d}, {sizes}, {strides});"
             ));
         }
         let (first, carried) = self.first(w, &s.carried)?;
@@ -352,8 +356,9 @@ impl Call<'_> {
         }
         let results = self.names.fresh("results");
         self.line(format!(
-            "const Values {results} = library_results({}, team.size(), {}, {}, {});",
+            "const Values {results} = library_results({}, {}, {}, {}, {});",
             quoted(&d.function),
+            self.kernels.threads(),
             list(&inputs),
             list(&numbers),
             d.outs.len()

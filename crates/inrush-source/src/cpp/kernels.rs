@@ -3,7 +3,7 @@
 //! C source comes in pieces, each with the helpers that its kernels need. They are split into definitions, so that a helper that
 //! several pieces have stands in the file once. The functions are C that compiles as C++.
 
-use crate::kernels::{map_type, renamed, segments, used};
+use crate::kernels::{map_type, programs, renamed, segments, used};
 use crate::names::{Names, plain, quote};
 use crate::{Built, Unit, segment};
 use inrush_base::{Error, Result};
@@ -96,7 +96,8 @@ impl Kernels {
         Ok(out)
     }
 
-    /// Prints the kernels of a unit for a GPU: their sources as comments, objects, and machine code.
+    /// Prints the kernels of a unit for a GPU: their sources as comments, objects, and machine code. Those that are built are in the
+    /// order of the programs, what control flow calls after what calls it.
     ///
     /// # Errors
     /// An input error for a kernel that is not built, an unsupported one for launches that are not printed.
@@ -111,14 +112,17 @@ impl Kernels {
             code: String::new(),
             signatures: None,
         };
+        let all = programs(unit.program).into_iter();
+        let kernels = all.flat_map(|p| p.gpu.iter().flat_map(|g| &g.kernels));
+        let sources: Vec<_> = kernels.zip(built).collect();
         let mut signatures = BTreeMap::new();
         for (kernel, _) in used(unit) {
             let symbol = &kernel.symbol;
             if out.by_symbol.contains_key(symbol) {
                 continue;
             }
-            let source = (gpu.kernels.iter().zip(built)).find(|(k, _)| k.symbol == *symbol);
-            let (source, built) = source.ok_or_else(|| damaged("a kernel that is not built"))?;
+            let source = sources.iter().find(|(k, _)| k.symbol == *symbol);
+            let (source, built) = *source.ok_or_else(|| damaged("a kernel that is not built"))?;
             can_launch(source, &built.info)?;
             let name = names.fresh(&format!("{}_kernel", kernel.title));
             let code = names.fresh(&format!("{name}_code"));
@@ -162,6 +166,11 @@ impl Kernels {
     /// Returns true if the kernels are a GPU's.
     pub(crate) fn on_gpu(&self) -> bool {
         self.signatures.is_some()
+    }
+
+    /// Returns the expression of the threads that functions of the library run on.
+    pub(crate) fn threads(&self) -> &'static str {
+        if self.on_gpu() { "0" } else { "team.size()" }
     }
 
     /// Returns the parameters of a kernel of a GPU and their types.

@@ -1,4 +1,5 @@
-//! A program as one file of C++17 that needs the standard library only, and on a GPU its driver.
+//! A program as one file of C++17 that needs the standard library only, on a GPU its driver, and libinrush for functions of the
+//! library.
 //!
 //! ```text
 //! kernels   C functions or machine code, and the objects that launch them
@@ -28,9 +29,11 @@ use std::fmt::Write;
 
 const CHECKS: &str = include_str!("parts/checks.cpp");
 const DEVICE: &str = include_str!("parts/device.cpp");
+const CONTROL: &str = include_str!("parts/control.cpp");
 const CONTRACT: &str = include_str!("parts/contract.cpp");
 const DRAWN: &str = include_str!("parts/drawn.cpp");
 const FILES: &str = include_str!("parts/files.cpp");
+const HOST: &str = include_str!("parts/host.cpp");
 const LAUNCH: &str = include_str!("parts/launch.cpp");
 const LIBRARY: &str = include_str!("parts/library.cpp");
 const MAIN: &str = include_str!("parts/main.cpp");
@@ -65,11 +68,11 @@ const TAKEN: &str = "alignas alignof and and_eq asm auto bitand bitor bool break
     minor makedev";
 
 /// Names that the text of files with several steps uses besides.
-const TAKEN_BY_STEPS: &str = "assign carried clone conformed expect_some_tensor is_zero item nonzero owned put resident slice slices truth turn view";
+const TAKEN_BY_STEPS: &str = "assign carried clone conformed expect_some_tensor filled is_zero item new_tensor nonzero on_device on_host \
+    owned put resident slice slices tensor_at to_fill truth turn view";
 
 /// Names that the text of files with library functions uses besides; those of `inrush.h` have prefixes.
-const TAKEN_BY_LIBRARY: &str =
-    "Dense Described expect_done expect_library int64_t library library_results parameter type_of";
+const TAKEN_BY_LIBRARY: &str = "Dense Described filled new_tensor on_device on_host tensor_at to_fill expect_done expect_library int64_t library library_results parameter type_of";
 
 /// Names that the text of files for GPUs uses besides.
 const TAKEN_ON_GPUS: &str = "ARGUMENTS_END Address Arguments Code DRIVER_FLAGS DRIVER_FUNCTIONS DRIVER_LIBRARIES DRIVER_MISSING \
@@ -133,18 +136,24 @@ fn for_gpu(unit: &Unit<'_>, device: &Device, built: &[Built]) -> Result<CppFile>
             device.name
         ))
     })?;
-    for step in &unit.program.steps {
-        if let StepKind::Segment(s) = &step.kind {
-            s.program.verify()?;
-        }
+    for s in segments(unit.program) {
+        s.program.verify()?;
     }
-    let mut names = Names::with(TAKEN.split(' ').chain(TAKEN_ON_GPUS.split(' ')));
+    let taken = [TAKEN, TAKEN_ON_GPUS, TAKEN_BY_STEPS, TAKEN_BY_LIBRARY];
+    let mut names = Names::with(taken.into_iter().flat_map(|t| t.split(' ')));
     let kernels = Kernels::built(unit, built, &mut names)?;
     let model = steps::print(unit, &kernels, &mut names)?;
     let mut text = comment(unit, None, &model);
     for header in HEADERS.split(' ').chain(GPU_HEADERS.split(' ')) {
         _ = writeln!(text, "#include <{header}>");
     }
+    let library = include_library(&mut text, model.needs);
+    let works = |k: &StepKind| matches!(k, StepKind::Work(_));
+    let control = if unit.program.steps.iter().any(|s| works(&s.kind)) {
+        CONTROL
+    } else {
+        ""
+    };
     text.push('\n');
     let place = "    // Elements are in memory of the device, which the host does not read.\n    bool on_device = false;\n";
     let tensor = TENSOR.replace("//DTYPES\n", &dtypes());
@@ -159,6 +168,8 @@ fn for_gpu(unit: &Unit<'_>, device: &Device, built: &[Built]) -> Result<CppFile>
         CHECKS,
         &declarations(),
         DEVICE,
+        library,
+        control,
         FILES,
         DRAWN,
         &kernels_title,
@@ -218,16 +229,20 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
         Some(s) => model::print(unit, s, &kernels, &mut names)?,
         None => steps::print(unit, &kernels, &mut names)?,
     };
-    let steps = if segment.is_none() { STEPS } else { "" };
+    let (steps, control) = if segment.is_none() {
+        (STEPS, CONTROL)
+    } else {
+        ("", "")
+    };
     let mut text = comment(unit, Some(flags), &model);
     for header in HEADERS.split(' ') {
         _ = writeln!(text, "#include <{header}>");
     }
-    let library = if model.needs.library {
-        text.push_str("\n#include \"inrush.h\"\n");
-        LIBRARY
-    } else {
+    let library = include_library(&mut text, model.needs);
+    let host = if steps.is_empty() && library.is_empty() {
         ""
+    } else {
+        HOST
     };
     text.push('\n');
     let tensor = TENSOR.replace("//DTYPES\n", &dtypes());
@@ -248,8 +263,10 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
         &tensor.replace("//PLACE\n", ""),
         CHECKS,
         LAUNCH,
+        host,
         library,
         steps,
+        control,
         &compiled,
         products[0],
         products[1],
@@ -261,6 +278,15 @@ fn for_cpu(unit: &Unit<'_>, flags: &[&str]) -> Result<CppFile> {
         MAIN,
     ];
     finish(unit, text, &parts, model.weights)
+}
+
+/// Includes the header of the library if functions of it are called. Returns the text that calls them.
+fn include_library(text: &mut String, needs: model::Needs) -> &'static str {
+    if !needs.library {
+        return "";
+    }
+    text.push_str("\n#include \"inrush.h\"\n");
+    LIBRARY
 }
 
 /// Returns the segment that is all of a unit's program; `None` for a program of other steps.
@@ -429,12 +455,14 @@ fn comment(unit: &Unit<'_>, flags: Option<&[&str]>, model: &model::Printed) -> S
         }
         None => ("-pthread -ldl", "--device N", String::new()),
     };
+    let with = if model.needs.library {
+        " -I FOLDER-OF-inrush.h -L FOLDER-OF-libinrush.so -linrush -Wl,-rpath,FOLDER-OF-libinrush.so"
+    } else {
+        ""
+    };
     let build = match flags {
-        Some(_) if model.needs.library => format!(
-            "c++ -std=c++17 -O2 {libraries} -I FOLDER-OF-inrush.h FILE.cpp -o program -L FOLDER-OF-libinrush.so -linrush -Wl,-rpath,FOLDER-OF-libinrush.so{clang}"
-        ),
-        Some(_) => format!("c++ -std=c++17 -O2 {libraries} FILE.cpp -o program{clang}"),
-        None => format!("c++ -std=c++17 -O2 FILE.cpp {libraries} -o program"),
+        Some(_) => format!("c++ -std=c++17 -O2 {libraries} FILE.cpp -o program{with}{clang}"),
+        None => format!("c++ -std=c++17 -O2 FILE.cpp {libraries} -o program{with}"),
     };
     let second = match flags {
         Some(_) => "threads",
@@ -461,7 +489,8 @@ fn comment(unit: &Unit<'_>, flags: Option<&[&str]>, model: &model::Printed) -> S
     }
     if model.needs.library {
         text.push_str(
-            "//\n// Functions of the library, such as factorisations and transforms, are those of libinrush, with which the program is linked.\n",
+            "//\n// Functions of the library, such as factorisations and transforms, are those of libinrush, with which the program is linked. \
+             They run on the host.\n",
         );
     }
     if model.needs.products {

@@ -545,13 +545,6 @@ impl<'a> Printer<'a> {
 
     /// Prints a call of a function of the library.
     fn library(&mut self, c: &LibraryCall) -> Result<()> {
-        if self.kernels.on_gpu() {
-            return Err(Error::unsupported(format!(
-                "the library function `{}` ({}) is not printed as C++ for a GPU",
-                c.function,
-                c.origins.join(", ")
-            )));
-        }
         self.needs.library = true;
         let inputs = self.operands(&c.inputs)?;
         let outputs = self.operands(&c.outputs)?;
@@ -560,9 +553,10 @@ impl<'a> Printer<'a> {
             .collect();
         self.comment(&c.origins);
         self.line(format!(
-            "library({}, {}, team.size(), {inputs}, {outputs}, {});",
+            "library({}, {}, {}, {inputs}, {outputs}, {});",
             quoted(&c.function),
             quoted(&c.origins.join(", ")),
+            self.kernels.threads(),
             list(&numbers)
         ));
         Ok(())

@@ -62,7 +62,7 @@ pub(super) fn function<'a, 's: 'a>(
     let at_load = !p.load_steps.is_empty() && shared.kernels.on_gpu();
     if p.parts.is_some() || at_load {
         return Err(Error::unsupported(
-            "a program in parts, or with steps at load, is not printed as C++ for a GPU",
+            "a segment in parts, or with steps at load for a GPU, is not printed as C++",
         ));
     }
     let loaded = load(unit, s, &name, shared)?;

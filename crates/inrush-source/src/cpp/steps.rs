@@ -117,7 +117,7 @@ impl<'a> Call<'a> {
         for step in &program.steps {
             functions.push(match &step.kind {
                 StepKind::Segment(s) => vec![function(unit, s, &read, shared)?],
-                StepKind::Work(w) if !shared.kernels.on_gpu() => control::bodies(unit, w, shared)?,
+                StepKind::Work(w) => control::bodies(unit, w, &read, shared)?,
                 _ => Vec::new(),
             });
         }
@@ -267,7 +267,7 @@ impl<'a> Call<'a> {
             match &step.kind {
                 StepKind::Segment(s) => self.segment(s, called.first().map_or("", |n| n)),
                 StepKind::View(v) => self.view(v)?,
-                StepKind::Work(w) if !self.kernels.on_gpu() => self.work(w, called)?,
+                StepKind::Work(w) => self.work(w, called)?,
                 other => {
                     return Err(Error::unsupported(format!(
                         "{} is not printed as C++",
@@ -280,7 +280,7 @@ impl<'a> Call<'a> {
             }
             self.lines.push(Line::Sizes(at + 1));
             self.check_guards(at + 1)?;
-            if let (StepKind::Work(w), false) = (&step.kind, self.kernels.on_gpu()) {
+            if let StepKind::Work(w) = &step.kind {
                 self.conform(w, at + 1)?;
             }
         }
@@ -377,9 +377,6 @@ impl<'a> Call<'a> {
 
     /// Prints the checks of the relations of sizes that are known after a step.
     fn check_guards(&mut self, known: usize) -> Result<()> {
-        if self.kernels.on_gpu() {
-            return Ok(());
-        }
         for g in self.unit.guards {
             let of = |id| self.sizes.known(id);
             if of(g.left).max(of(g.right)) == known {
@@ -399,7 +396,7 @@ impl<'a> Call<'a> {
             },
             StepKind::Library(_) => "a call of a library (leave it out with --no-libraries)".into(),
             StepKind::Kernel(_) => "a Triton kernel of the user".into(),
-            _ => "work of the host (control flow, functions of the library)".into(),
+            _ => "work of the host".into(),
         }
     }
 
@@ -459,16 +456,18 @@ impl<'a> Call<'a> {
                     "[[maybe_unused]] const Size {name} = expect_int({shown}, inputs[{at}]);"
                 )),
                 Spec::Ignored => {}
-                Spec::Unknown if !self.kernels.on_gpu() => {
+                Spec::Unknown if self.kernels.on_gpu() => {
+                    let given = self.names.fresh(&format!("{name}_given"));
+                    let checked = format!("expect_some_tensor({shown}, inputs[{at}])");
+                    self.line(format!("const Tensor &{given} = {checked};"));
+                    self.line(format!("const Tensor {name} = on_device({given});"));
+                    self.given[slot] = Some(given);
+                }
+                Spec::Unknown => {
                     let checked = format!("expect_some_tensor({shown}, inputs[{at}])");
                     self.line(format!(
                         "[[maybe_unused]] const Tensor &{name} = {checked};"
                     ));
-                }
-                Spec::Unknown => {
-                    return Err(Error::unsupported(format!(
-                        "the input {shown}, which only operators of PyTorch read, is not printed as C++"
-                    )));
                 }
             }
         }
@@ -506,7 +505,7 @@ impl<'a> Call<'a> {
                 ),
             };
             self.line(format!("[[maybe_unused]] const Size {symbol} = {text};"));
-            if let (Some(b), false) = (self.unit.bounds.get(k), self.kernels.on_gpu())
+            if let Some(b) = self.unit.bounds.get(k)
                 && (b.lower > i64::MIN || b.upper < i64::MAX)
             {
                 let upper = match b.upper {

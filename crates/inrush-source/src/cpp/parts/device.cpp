@@ -139,6 +139,19 @@ inline Tensor view(const Tensor &base, const DType &dtype, Size offset, const Si
     return {dtype, sizes, strides, at(base.data, offset * dtype.bytes), base.memory, base.on_device};
 }
 
+inline Tensor new_tensor(const DType &dtype, const Sizes &sizes, const Sizes &strides) {
+    const std::shared_ptr<char> memory = device_memory(extent(dtype, sizes, strides));
+    return {dtype, sizes, strides, memory.get(), memory, true};
+}
+
+// Returns the row-major tensor at an address of the device that something else keeps.
+inline Tensor tensor_at(char *data, const DType &dtype, const Sizes &sizes) { return {dtype, sizes, row_major(sizes), data, nullptr, true}; }
+
+// Returns where the host writes a tensor, and puts it to its place.
+inline Tensor to_fill(const Tensor &t) { return empty_tensor(t.dtype, t.sizes, t.strides); }
+
+inline void filled(const Tensor &t, const Tensor &written) { assign(t, written); }
+
 // A kernel, whose code is loaded at the first launch.
 class Kernel {
     Loaded loaded;

@@ -1,4 +1,4 @@
-// Functions of inrush's library, by their names.
+// Functions of inrush's library, by their names, on the host.
 
 // A row-major tensor of a call.
 struct Dense {
@@ -32,38 +32,29 @@ class Described {
         return numbers.back().data();
     }
 
-    void add(char *data, const DType &dtype, const Sizes &sizes, const Sizes *strides) {
+    void add(const Tensor &of) {
         DLTensor t{};
-        t.data = data;
+        t.data = of.data;
         t.device.device_type = kDLCPU;
-        t.ndim = static_cast<std::int32_t>(sizes.size());
-        t.dtype = type_of(dtype);
-        t.shape = kept(sizes);
-        t.strides = strides == nullptr ? nullptr : kept(*strides);
+        t.ndim = static_cast<std::int32_t>(of.sizes.size());
+        t.dtype = type_of(of.dtype);
+        t.shape = kept(of.sizes);
+        t.strides = kept(of.strides);
         tensors.push_back(t);
         pointers.push_back(&tensors.back());
     }
 
-    void reserve(std::size_t count) {
-        // Pointers to entries stay valid.
-        numbers.reserve(2 * count);
-        tensors.reserve(count);
-    }
-
   public:
-    explicit Described(const std::vector<Dense> &operands) {
-        reserve(operands.size());
-        for (const Dense &o : operands) add(o.data, o.dtype, o.sizes, nullptr);
-    }
-
-    // Entries are null where a tensor is left out.
-    explicit Described(const std::vector<const Tensor *> &all) {
-        reserve(all.size());
-        for (const Tensor *t : all)
-            if (t == nullptr)
+    // Entries without sizes and dtype stand for tensors that are left out.
+    explicit Described(const std::vector<Tensor> &all) {
+        // Pointers to entries stay valid.
+        numbers.reserve(2 * all.size());
+        tensors.reserve(all.size());
+        for (const Tensor &t : all)
+            if (t.dtype.bytes == 0)
                 pointers.push_back(nullptr);
             else
-                add(t->data, t->dtype, t->sizes, &t->strides);
+                add(t);
     }
 
     const DLTensor *const *data() const { return pointers.data(); }
@@ -107,19 +98,25 @@ inline void expect_library() {
 inline void library(const char *function, const char *operators, i64 threads, const std::vector<Dense> &inputs, const std::vector<Dense> &outputs,
                     const std::vector<InrushArg> &parameters) {
     expect_library();
-    const Described from(inputs), to(outputs);
+    std::vector<Tensor> read, places, written;
+    for (const Dense &t : inputs) read.push_back(on_host(tensor_at(t.data, t.dtype, t.sizes)));
+    for (const Dense &t : outputs) places.push_back(tensor_at(t.data, t.dtype, t.sizes)), written.push_back(to_fill(places.back()));
+    const Described from(read), to(written);
     try {
         expect_done(inrush_library_run(function, threads, from.data(), from.size(), parameters.data(), parameters.size(), to.data(), to.size()));
     } catch (const InputError &error) {
         throw InputError(std::string(error.what()) + " (" + operators + ")");
     }
+    for (std::size_t k = 0; k < places.size(); k++) filled(places[k], written[k]);
 }
 
 // Runs a function whose data decide the sizes of its results.
 inline Values library_results(const char *function, i64 threads, const std::vector<const Tensor *> &inputs, const std::vector<InrushArg> &parameters,
                               std::size_t count) {
     expect_library();
-    const Described from(inputs);
+    std::vector<Tensor> read;
+    for (const Tensor *t : inputs) read.push_back(t == nullptr ? Tensor{} : on_host(*t));
+    const Described from(read);
     std::vector<DLManagedTensorVersioned *> made(count, nullptr);
     expect_done(inrush_library_results(function, threads, from.data(), from.size(), parameters.data(), parameters.size(), made.data(), count));
     Values out;
@@ -136,7 +133,7 @@ inline Values library_results(const char *function, i64 threads, const std::vect
         for (std::int32_t d = 0; t.strides != nullptr && d < t.ndim; d++) own.strides[static_cast<std::size_t>(d)] = t.strides[d];
         own.data = static_cast<char *>(t.data) + t.byte_offset;
         own.memory = std::shared_ptr<char>(own.data, [one](char *) { one->deleter(one); });
-        out.push_back(own);
+        out.push_back(on_device(own));
     }
     return out;
 }
