@@ -18,6 +18,8 @@ import test_package_control  # noqa: E402
 import test_parts  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
+import inrush  # noqa: E402
+
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
@@ -312,7 +314,7 @@ class Packed:
     def __call__(self, *inputs):
         done, found = self.program.run(*pytree.tree_leaves(inputs), env={"FAKE_LATE": "1"})
         if done.returncode:
-            raise RuntimeError(done.stderr)
+            raise (inrush.InputError if done.returncode == 2 else RuntimeError)(done.stderr)
         # In the order of the outputs, with the strides that the process tells.
         return test_source_cpp.outputs(done.stdout, {str(k): t for k, t in zip(test_source_cpp.tensors(done.stdout), found, strict=True)})
 
@@ -379,6 +381,7 @@ def test_what_is_not_printed_is_named(tmp_path):
 
     archive = tmp_path / "m.pt2"
     torch.export.save(torch.export.export(Transforms(), (torch.eye(4),)), archive)
-    done = gpu_driver.tool(tmp_path, "compile", archive, "--emit", "cpp", "--target", "h100", "-o", tmp_path / "m.cpp")
-    assert done.returncode and "is not printed as C++" in done.stderr
-    assert not (tmp_path / "m.cpp").exists()
+    for language in ("cpp", "python"):
+        done = gpu_driver.tool(tmp_path, "compile", archive, "--emit", language, "--target", "h100", "-o", tmp_path / "m.out")
+        assert done.returncode == 2 and "complex inputs and outputs are not printed for a GPU" in done.stderr, done.stderr
+    assert not (tmp_path / "m.out").exists()

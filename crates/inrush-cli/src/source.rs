@@ -187,6 +187,7 @@ fn of_package(package: &Package, target: &Target, how: &How, language: Emit) -> 
         ));
     };
     let mut lowered = found.lowered.clone();
+    expect_real(&lowered)?;
     let mut texts = kernels.into_iter().map(|k| k.kernel.text);
     lowered.change(&mut |gpu| {
         for (kernel, text) in gpu.kernels.iter_mut().zip(&mut texts) {
@@ -251,9 +252,20 @@ fn of_gpu(
         libraries: libraries(w, how.no_libraries),
     };
     let lowered = lower(graph, &gpu, progress, times)?;
+    expect_real(&lowered)?;
     let objects: Vec<Object> = lowered.objects.iter().map(Object::from).collect();
     let device = kind(w)?;
     python(&how.unit(&lowered, &objects, Code::Gpu(device)))
+}
+
+/// Refuses complex inputs and outputs: programs for GPUs have pairs of real numbers in their place, which callers would see.
+fn expect_real(lowered: &Lowered) -> Result<()> {
+    if lowered.complex.is_empty() {
+        return Ok(());
+    }
+    Err(Error::unsupported(
+        "complex inputs and outputs are not printed for a GPU: take and give `torch.view_as_real` of them",
+    ))
 }
 
 /// Returns the kind of a GPU.
@@ -283,6 +295,7 @@ fn cpp_of_gpu(
         libraries: Libraries::None,
     };
     let (lowered, binaries, _) = triton::compile(graph, &gpu, &pool, progress, times)?;
+    expect_real(&lowered)?;
     let built = binaries.iter().map(|b| {
         Ok(Built {
             info: b.info.clone(),

@@ -59,10 +59,9 @@ pub(super) fn function<'a, 's: 'a>(
 ) -> Result<String> {
     let p = &s.program;
     let name = shared.names.fresh("segment");
-    let at_load = !p.load_steps.is_empty() && shared.kernels.on_gpu();
-    if p.parts.is_some() || at_load {
+    if p.parts.is_some() {
         return Err(Error::unsupported(
-            "a segment in parts, or with steps at load for a GPU, is not printed as C++",
+            "a segment in parts is not printed as C++",
         ));
     }
     let loaded = load(unit, s, &name, shared)?;
@@ -161,7 +160,12 @@ fn load<'a, 's: 'a>(
     _ = writeln!(shared.loaded, "    std::shared_ptr<char> {loaded};");
     let mut printer = printer(unit, s, &loaded, shared)?;
     let bytes = printer.sizes.get(s.program.load_bytes)?;
-    printer.line(format!("{loaded} = allocate({bytes});"));
+    let allocate = if shared.kernels.on_gpu() {
+        "device_memory"
+    } else {
+        "allocate"
+    };
+    printer.line(format!("{loaded} = {allocate}({bytes});"));
     printer.steps(&s.program.load_steps)?;
     shared.needs.add(printer.needs);
     let mut body = String::new();

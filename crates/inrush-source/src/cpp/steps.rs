@@ -75,7 +75,7 @@ pub(super) fn print(unit: &Unit<'_>, kernels: &Kernels, names: &mut Names) -> Re
     call.print("call", &functions, &mut of_call)?;
     shared.needs.add(call.needs);
     let mut text = if kernels.on_gpu() {
-        call.print_members(&members)?
+        call.print_members(&members, &shared)?
     } else {
         print_members_of_cpu(&members, &shared)?
     };
@@ -194,7 +194,7 @@ impl<'a> Call<'a> {
     }
 
     /// Prints the beginning of the struct: its members, and how they are made.
-    fn print_members(&self, members: &[Member]) -> Result<String> {
+    fn print_members(&self, members: &[Member], shared: &Shared<'_>) -> Result<String> {
         let mut text = String::from(
             "// The model: its weights and the memory of its calls, on one device.\nstruct Model {\n    int device;\n",
         );
@@ -203,6 +203,7 @@ impl<'a> Call<'a> {
             let name = &m.member;
             _ = writeln!(text, "    Tensor {name};  // `{shown}`, {d} {:?}", m.sizes);
         }
+        text.push_str(&shared.loaded);
         text.push_str("    std::shared_ptr<char> arena;\n    i64 arena_bytes = -1;\n\n");
         let has_file = members.iter().any(|m| m.name != SEED);
         let parameter = if has_file { " &weights" } else { " &" };
@@ -236,6 +237,14 @@ impl<'a> Call<'a> {
                     quoted(&m.name)
                 );
             }
+        }
+        if !shared.load.is_empty() {
+            _ = write!(
+                text,
+                "        load();\n    }}\n\n    // Runs the steps that depend on weights alone; to be called again after a change of weights.\n    \
+                 void load() {{\n{}",
+                shared.load
+            );
         }
         text.push_str(
             "    }\n\n    // Returns memory for the values of a call; later calls use it again.\n    char *reserve(Size bytes) {\n        \
