@@ -411,7 +411,7 @@ def test_functions_of_the_library_are_sound(tmp_path):
     model = Solver()
     program = check(tmp_path, model, (torch.randn(4, 6),), (torch.randn(4, 18),), dynamic_shapes=({1: 2 * half},), flags=flags)
     text = (tmp_path / "model.cpp").read_text()
-    assert "// Build:  c++ -std=c++17 -O2 -pthread -I FOLDER-OF-inrush.h" in text and "-linrush" in text
+    assert "// Build:  c++ -std=c++17 -O2 -pthread FILE.cpp -o program -I FOLDER-OF-inrush.h" in text and "-linrush" in text
     # Without the library the program does not start: nothing stands in for it.
     needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, timeout=60, check=False).stdout
     assert "libinrush.so" in needed or not shutil.which("readelf")
