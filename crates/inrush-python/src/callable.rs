@@ -279,9 +279,9 @@ impl Compiled {
     /// the C compiler and of the loader.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         self.first().ready(py)?;
-        let others = (self.special.iter().skip(1).map(|s| &s.1)).chain([&self.general]);
+        let mut others = (self.special.iter().skip(1).map(|s| &s.1)).chain([&self.general]);
         if !self.special.is_empty() {
-            py.detach(|| others.map(Version::start).collect::<Result<(), _>>())
+            py.detach(|| others.try_for_each(Version::start))
                 .map_err(raise)?;
         }
         Ok(())

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 /// Elements that one load of 16 bytes brings at most, of dtypes of two bytes and more.
 const LANES: i64 = 8;
 
-/// What a size must be.
+/// A condition on a size.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Test {
     Is(i64),
@@ -39,7 +39,7 @@ impl Test {
     }
 }
 
-/// A condition on an argument.
+/// A condition on a size of an argument.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Check {
     /// The position of the argument.
