@@ -208,3 +208,15 @@ def test_packages(image, tmp_path):
     args = image, torch.arange(3.0).reshape(3, 1), torch.full((3, 2), 9.0)
     program = torch.export.export(Module(f), args, strict=False)
     equal(inrush.load(inrush.aot_compile(program, tmp_path / "m.inrush"))(*args), f(*args))
+
+
+def test_rules_of_one_kind_of_device():
+    from torch._subclasses import FakeTensorMode
+
+    from inrush.fake_strides import corrected
+
+    unshuffle = torch.ops.aten.pixel_unshuffle.default
+    for device, strides in (("cuda", (128, 8, 4, 1)), ("cpu", (128, 1, 64, 16))):
+        with FakeTensorMode():
+            x = torch.empty(3, 4, 4, 8, device=device).to(memory_format=torch.channels_last)
+            assert corrected(unshuffle, unshuffle(x, 2), (x, 2), {}).stride() == strides

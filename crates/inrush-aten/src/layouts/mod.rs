@@ -36,9 +36,10 @@ pub fn rules() -> impl Iterator<Item = (&'static str, &'static str, &'static str
     })
 }
 
-/// Rules by operator, for CPUs: all lines hold there.
+/// Rules by operator, for CPUs.
 static TABLE: LazyLock<FxHashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     rules()
+        .filter(|(_, devices, _)| matches!(*devices, "cpu" | "any"))
         .map(|(op, _, rules)| (op, rules.split(';').map(str::trim).collect()))
         .collect()
 });
