@@ -335,19 +335,14 @@ fn what_is_not_printed_as_source_is_named() {
         2,
         &["--format"],
     );
-    let scans = repo().join("crates/inrush-torch/tests/data/scans.pt2");
-    let args = [
-        "compile",
-        scans.to_str().unwrap(),
-        "--emit",
-        "cpp",
-        "-o",
-        output,
-    ];
+    let package = dir.path().join("digits.inrush");
+    let package = package.to_str().unwrap();
+    let built = inrush(dir.path(), &[], &["compile", &digits("pt2"), "-o", package]);
+    assert!(built.status.success(), "{built:?}");
     fails(
-        &inrush(dir.path(), &[], &args),
+        &emit(package, &[]),
         2,
-        &["scans.pt2", "`unique` is not printed as C++"],
+        &["digits.inrush", "pass the archive"],
     );
     assert!(!path.exists());
 }
