@@ -88,6 +88,18 @@ fn lines(out: &Output) -> Vec<String> {
     text.lines().map(str::to_string).collect()
 }
 
+/// Expects lines of a status, a space, and a text that has the wanted words.
+fn expect(texts: &[String], wanted: &[&str]) {
+    assert_eq!(texts.len(), wanted.len(), "{texts:?}");
+    for (text, want) in texts.iter().zip(wanted) {
+        let (status, message) = want.split_at(2);
+        assert!(
+            text.starts_with(status) && text.contains(message),
+            "`{text}` is not `{want}`"
+        );
+    }
+}
+
 #[test]
 fn the_example_in_c_classifies_and_swaps_weights() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -146,14 +158,7 @@ fn wrong_calls_are_errors_with_a_text() {
         "1 the model draws no random numbers",
         "0 ",
     ];
-    assert_eq!(texts.len(), wanted.len(), "{texts:?}");
-    for (text, want) in texts.iter().zip(wanted) {
-        let (status, message) = want.split_at(2);
-        assert!(
-            text.starts_with(status) && text.contains(message),
-            "`{text}` is not `{want}`"
-        );
-    }
+    expect(&texts, &wanted);
 }
 
 #[test]
@@ -185,14 +190,7 @@ fn functions_of_the_library_are_called_by_name() {
         "2 the library function `linalg.inv`",
         "1 `outputs` is NULL",
     ];
-    assert_eq!(texts.len(), wanted.len(), "{texts:?}");
-    for (text, want) in texts.iter().zip(wanted) {
-        let (status, message) = want.split_at(2);
-        assert!(
-            text.starts_with(status) && text.contains(message),
-            "`{text}` is not `{want}`"
-        );
-    }
+    expect(&texts, &wanted);
 }
 
 #[test]
