@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub struct Compiled {
     /// The program for all sizes.
     general: Version,
-    /// Programs for some sizes, in the order in which a call tries them. The first is for the sizes of the traced call.
+    /// Specialised programs, in the order in which a call tries them. The first is for the sizes of the traced call.
     special: Vec<(Vec<special::Check>, Version)>,
     /// The function that calls run after a failed build.
     instead: OnceLock<Py<PyAny>>,

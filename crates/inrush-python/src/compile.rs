@@ -43,7 +43,7 @@ use std::time::Instant;
 pub struct Outcome {
     /// The program for all sizes.
     pub general: State,
-    /// Programs for some sizes, each with what a call is compared by, in the order in which they are tried. The first is for those
+    /// Specialised programs, each with the checks that a call must pass. A call tries them in this order. The first is for the sizes
     /// of the traced call.
     pub special: Vec<(Vec<special::Check>, State)>,
 }

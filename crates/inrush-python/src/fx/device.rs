@@ -1,7 +1,7 @@
 //! The device that a graph is for.
 
 use super::meta;
-use super::types::{Names, is_exactly};
+use super::types::Names;
 use crate::host::kinds::Kinds;
 use inrush_host::program::Device;
 use pyo3::intern;
@@ -71,10 +71,7 @@ enum On {
 /// Returns the device of a tensor.
 fn place(names: &Names, val: &Bound<'_, PyAny>, kinds: &Kinds) -> PyResult<On> {
     let py = val.py();
-    let device = match is_exactly(val, &names.fake) {
-        true => val.getattr(intern!(py, "fake_device"))?,
-        false => val.getattr(intern!(py, "device"))?,
-    };
+    let device = names.device(val)?;
     let kind = device.getattr(intern!(py, "type"))?;
     let name = kind.cast::<PyString>()?.to_str()?;
     if matches!(name, "cpu" | "meta") {

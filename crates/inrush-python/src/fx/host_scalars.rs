@@ -13,7 +13,7 @@
 //! and so would those of the device that read it.
 
 use super::target::{Role, Target};
-use super::types::{Names, is_exactly, is_scalar};
+use super::types::{Names, is_scalar};
 use super::{key, meta};
 use inrush_aten::Prop;
 use inrush_aten::props::{has, is_elementwise};
@@ -141,10 +141,7 @@ fn place(names: &Names, node: &Bound<'_, PyAny>) -> PyResult<Place> {
     if !names.is_tensor(&val)? {
         return Ok(Place::Other);
     }
-    let device = match is_exactly(&val, &names.fake) {
-        true => val.getattr(intern!(py, "fake_device"))?,
-        false => val.getattr(intern!(py, "device"))?,
-    };
+    let device = names.device(&val)?;
     let kind = device.getattr(intern!(py, "type"))?;
     Ok(match kind.cast::<PyString>()?.to_str()? {
         "cpu" if is_scalar(&val)? => Place::Host,

@@ -84,6 +84,16 @@ impl Names {
         object.get_type_ptr() as usize == self.node.as_ptr() as usize
     }
 
+    /// Returns the device of a tensor, as PyTorch has it.
+    pub fn device<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = tensor.py();
+        // C++ would ask Python for the device of a fake tensor; the attribute is the answer.
+        match is_exactly(tensor, &self.fake) {
+            true => tensor.getattr(intern!(py, "fake_device")),
+            false => tensor.getattr(intern!(py, "device")),
+        }
+    }
+
     /// Returns true for tensors, fake, real or of a subclass.
     pub fn is_tensor(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(is_exactly(object, &self.fake) || object.is_instance(self.tensor.bind(object.py()))?)
@@ -106,11 +116,7 @@ impl<'py> Importer<'py> {
         let py = val.py();
         let torch_dtype = val.getattr(intern!(py, "dtype"))?;
         let dtype = self.names.dtypes.get(&key(&torch_dtype)).copied();
-        // C++ would ask Python for the device of a fake tensor; the attribute is the answer.
-        let device = match is_exactly(val, &self.names.fake) {
-            true => val.getattr(intern!(py, "fake_device"))?,
-            false => val.getattr(intern!(py, "device"))?,
-        };
+        let device = self.names.device(val)?;
         let kind = device.getattr(intern!(py, "type"))?;
         let kind = kind.cast::<PyString>()?;
         let here = match self.device {

@@ -21,7 +21,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 use smallvec::SmallVec;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Calls before the one that is captured.
 const WARM: usize = 2;
@@ -34,6 +34,8 @@ pub struct Graphs {
     entries: Mutex<Vec<Entry>>,
     /// The reason for which nothing is captured.
     refused: Mutex<Option<String>>,
+    /// By slot: steps write it.
+    written: OnceLock<Vec<bool>>,
 }
 
 /// Values of the symbols and the stream.
@@ -196,7 +198,8 @@ impl Graphs {
         if self.refused().is_some() || capturing(device, stream)? {
             return Ok(Todo::Run);
         }
-        let addresses = match addresses(py, shims, (device, stream), call)? {
+        let written = self.written.get_or_init(|| written(&call.runner.program));
+        let addresses = match addresses(py, shims, (device, stream), call, written)? {
             Ok(a) => a,
             Err(why) => {
                 self.refuse(py, why)?;
@@ -278,9 +281,9 @@ fn addresses(
     shims: &'static Shims,
     on: (Device, Stream),
     call: &Call<'_>,
+    written: &[bool],
 ) -> PyResult<std::result::Result<Addresses, String>> {
     let program = &call.runner.program;
-    let written = written(program);
     let mut out = Addresses::new();
     let slots = program.inputs.iter().copied();
     for slot in slots.chain(program.constants.iter().map(|c| c.0)) {
