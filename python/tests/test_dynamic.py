@@ -132,3 +132,51 @@ def test_resampling_by_a_factor(mode, scale):
                 weights = torch.linspace(-1, 1, want.numel()).view(want.shape)
                 gradients = [torch.autograd.grad((out * weights).sum(), a)[0] for out in (got, want)]
                 torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+
+
+class Scaled(torch.nn.Module):
+    """Floats of its own, of other modules and of the caller."""
+
+    def __init__(self):
+        super().__init__()
+        self.eps = 1e-5
+        self.norm, self.groups = torch.nn.LayerNorm(8), torch.nn.GroupNorm(2, 8)
+
+    def forward(self, x, t, z=0.25):
+        return self.groups(self.norm(x) * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * t * z)
+
+
+def test_floats_of_modules_are_constants_until_they_change(monkeypatch):
+    from inrush import dynamo_backend
+
+    inputs, compile_graph = [], dynamo_backend.compile_graph
+
+    def spy(gm, *rest):
+        inputs.append([n.name for n in gm.graph.nodes if n.op == "placeholder" and isinstance(n.meta["example_value"], torch.Tensor)])
+        return compile_graph(gm, *rest)
+
+    monkeypatch.setattr(dynamo_backend, "compile_graph", spy)
+    model = Scaled()
+    compiled = torch.compile(model, backend="inrush", dynamic=True, options={"strict": True})
+    floats = lambda names: [n for n in names if "parameters" not in n and n != "l_x_"]
+    for n, t in ((3, 0.5), (7, 0.75), (9, 1.5)):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(compiled(x, t), model(x, t))
+    assert [floats(names) for names in inputs] == [["l_t_", "l_z_"]]
+    for eps in (1e-3, 0.1, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.3, 1.5, 1e-5):
+        model.eps = eps
+        x = torch.randn(5, 8)
+        torch.testing.assert_close(compiled(x, 0.5), model(x, 0.5))
+    assert [len(floats(names)) for names in inputs[1:]] == [3], inputs
+
+
+def test_other_backends_have_floats_as_dynamo_gives_them():
+    found = []
+
+    def spy(gm, examples):
+        found.append(sum(n.op == "placeholder" and "eps" in n.name for n in gm.graph.nodes))
+        return gm
+
+    torch.compile(lambda x: torch.relu(x), backend="inrush")(torch.ones(3))
+    torch.compile(Scaled(), backend=spy, dynamic=True)(torch.randn(3, 8), 0.5)
+    assert found == [3]

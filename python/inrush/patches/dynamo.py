@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable
 
+from torch._dynamo import config
+from torch._dynamo.utils import is_int_specialization_case
+
 
 def own_remove_graphargs(remove: Callable[..., Any]) -> Callable[..., Any]:
     """Hides in-place operators on inputs of `float64` without dimensions while Dynamo removes such inputs.
@@ -40,3 +43,29 @@ def own_addcdiv(composed: Callable[..., Any]) -> Callable[..., Any]:
         return composed(self, tx, *args, **kwargs)
 
     return own
+
+
+def own_wrap_symfloat(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes floats of modules and globals for constants until they change. Dynamo does so with integers.
+
+    With `dynamic=True` Dynamo makes each such float a tensor twice a call: for the guard and for the graph.
+    """
+
+    @functools.wraps(wrap)
+    def own(self: Any, value: float) -> Any:
+        if config.assume_static_by_default or not _compiles(self.tx.output.compiler_fn) or not is_int_specialization_case(value, self.source):
+            return wrap(self, value)
+        # So a float that was seen with another value is an input all the same.
+        with config.patch(assume_static_by_default=True):
+            return wrap(self, value)
+
+    return own
+
+
+def _compiles(compiler: Any) -> bool:
+    """Returns true if Dynamo captures for inrush, whatever it has wrapped around the backend."""
+    from inrush import dynamo_backend
+
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        compiler = getattr(compiler, name, compiler)
+    return compiler is dynamo_backend.backend

@@ -10,7 +10,7 @@ from inrush.patches.places import Attribute, FakeKernel, Handler, OperatorKernel
 from inrush.patches.row import Patch
 
 # Features that every compile uses.
-COMPILER_FEATURES = ("graph cache", "training steps", "fake strides", "eager's operators", "whole operators", "eager's numbers")
+COMPILER_FEATURES = ("graph cache", "training steps", "fake strides", "eager's operators", "whole operators", "eager's numbers", "constant floats")
 # Features that captures on disk use.
 CAPTURE_FEATURES = ("capture cache", "capture overhead")
 
@@ -38,7 +38,7 @@ def _operator(place: Place, function: str, why: str, feature: str = "eager's ope
 @functools.cache
 def patches() -> tuple[Patch, ...]:
     """Returns all rows."""
-    return (*_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_CAPTURES, *_OVERHEAD)
+    return (*_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_FLOATS, *_CAPTURES, *_OVERHEAD)
 
 
 _GRAPH_CACHE = (
@@ -145,6 +145,13 @@ _NUMBERS = (
     Patch(
         Handler("addcdiv"), "inrush.patches.dynamo:own_addcdiv", "eager's numbers",
         "composed of three operators it rounds three times", BOTH, ("tx",), optional=True,
+    ),
+)  # fmt: skip
+
+_FLOATS = (
+    Patch(
+        Attribute("torch._dynamo.variables.builder:VariableBuilder.wrap_symfloat"), "inrush.patches.dynamo:own_wrap_symfloat", "constant floats",
+        "with dynamic sizes each float of a module is a tensor that is made twice a call", OLDER, ("value",), optional=True,
     ),
 )  # fmt: skip
 
