@@ -255,7 +255,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         graph, report.kept = attentions(launching, report.kind)
         fallback.tell_cache()
         with torch_internals.no_tracing():
-            compiled = _native.compile_fx(graph, settings, resolver())
+            compiled = _native.compile_fx(graph, settings, resolver(), of_traced_sizes(graph, report.kind))
         source.tell(compiled, report.kind, settings["trace"])
         if later:
             return compiled
@@ -266,7 +266,8 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
             def again() -> Any:
                 known = attentions(user_kernels.rewrite(gm), report.kind)[0] if tuned_by_triton else graph
                 with torch_internals.no_tracing():
-                    made = _native.compile_fx(known, {**settings, "tune": "known"} if untuned else settings, resolver())
+                    told = {**settings, "tune": "known"} if untuned else settings
+                    made = _native.compile_fx(known, told, resolver(), of_traced_sizes(known, report.kind))
                 if tuned_by_triton:
                     report.update(made.report())
                 return made
@@ -288,6 +289,11 @@ def attentions(gm: Any, kind: str) -> tuple[Any, dict[str, str]]:
     """The graph with attentions that kernels compute, and why others stay calls."""
     graph, kept = flex_attention.rewrite(gm)
     return (small_attention.rewrite(graph) if kind == "inference" else graph), kept
+
+
+def of_traced_sizes(gm: Any, kind: str) -> Any:
+    """The graph that the program for the sizes of the traced call is made of."""
+    return small_attention.rewrite(gm, traced=True) if kind == "inference" else gm
 
 
 def failed(gm: Any, options: Options, report: reports.GraphReport, error: BaseException) -> None:

@@ -124,7 +124,7 @@ def gradients(name, shape, dtype, score, mask, groups=1, columns=None, turned=Fa
     )
 
 
-def library(name, shape, dtype, causal=False, mask=None, groups=1, turned=False, scale=None):
+def library(name, shape, dtype, causal=False, mask=None, groups=1, turned=False, scale=None, dynamic=False):
     """Runs what PyTorch makes of a small `scaled_dot_product_attention` on a GPU."""
     batch, heads, rows, keys, features = shape
     make = lambda h, n: torch.randn(batch, n, h, features).transpose(1, 2) if turned else torch.randn(batch, h, n, features)
@@ -134,7 +134,7 @@ def library(name, shape, dtype, causal=False, mask=None, groups=1, turned=False,
     call = lambda q, k, v: flash(q, k, v, 0.0, causal, scale=scale)[0] if bias is None else efficient(q, k, v, bias, False, 0.0, causal, scale=scale)[0]
     torch._dynamo.reset()
     with torch.no_grad():
-        got = torch.compile(call, backend="inrush", options={"strict": True, "cache": False})(*inputs)
+        got = torch.compile(call, backend="inrush", dynamic=dynamic, options={"strict": True, "cache": False})(*inputs)
     report = inrush.last_compile().graphs[-1]
     whole = lambda kind: torch.nn.functional.scaled_dot_product_attention(
         *(x.to(kind) for x in inputs), attn_mask=None if bias is None else bias.to(kind), is_causal=causal, scale=scale, enable_gqa=groups > 1
@@ -163,6 +163,7 @@ def main():
     library("causal, transposed", (2, 2, 40, 21, 32), torch.bfloat16, causal=True, turned=True)
     library("grouped heads", (1, 4, 17, 30, 16), torch.bfloat16, groups=2, scale=0.3)
     library("a mask", (2, 2, 20, 41, 16), torch.float16, mask=0.7)
+    library("dynamic sizes", (2, 2, 33, 33, 16), torch.bfloat16, causal=True, dynamic=True)
     library("rows without keys", (1, 2, 20, 5, 16), torch.float16, mask=0.1)
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     case("plain", (1, 2, 32, 32, 16), f32, "none", "none")

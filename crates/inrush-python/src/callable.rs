@@ -373,14 +373,16 @@ impl Compiled {
 /// Compiles an FX graph module of ATen operators.
 ///
 /// `options` may hold what [`Settings`] has; `resolve` tells what to call for an FX node that is not compiled (by default the
-/// node's target).
+/// node's target). `of_traced_sizes` is the same graph as it is to be compiled for the sizes of the traced call, if there is a
+/// program for these.
 #[pyfunction]
-#[pyo3(signature = (gm, options=None, resolve=None))]
+#[pyo3(signature = (gm, options=None, resolve=None, of_traced_sizes=None))]
 pub fn compile_fx(
     py: Python<'_>,
     gm: &Bound<'_, PyAny>,
     options: Option<&Bound<'_, PyDict>>,
     resolve: Option<&Bound<'_, PyAny>>,
+    of_traced_sizes: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Compiled> {
     let mut settings = Settings::default();
     for (k, v) in options.iter().flat_map(|d| d.iter()) {
@@ -416,7 +418,7 @@ pub fn compile_fx(
             other => return Err(PyValueError::new_err(format!("unknown setting `{other}`"))),
         }
     }
-    let outcome = compile::compile(py, gm, &settings, resolve)?;
+    let outcome = compile::compile(py, gm, of_traced_sizes.unwrap_or(gm), &settings, resolve)?;
     let compiled = Compiled::new(outcome, settings.threads);
     if !settings.later {
         compiled.finish(py)?;

@@ -76,9 +76,11 @@ enum When {
 }
 
 /// Compiles an FX graph module of ATen operators. `resolve` tells what to call for an FX node; by default its target.
+/// `of_traced_sizes` is what the program for the sizes of the traced call is made of.
 pub fn compile(
     py: Python<'_>,
     gm: &Bound<'_, PyAny>,
+    of_traced_sizes: &Bound<'_, PyAny>,
     settings: &Settings,
     resolve: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Outcome> {
@@ -115,6 +117,10 @@ pub fn compile(
             all.push(folder);
         }
         let watch = Watch::new(settings.trace.is_some());
+        let gm = match sizes {
+            Sizes::Known => of_traced_sizes,
+            Sizes::Symbolic | Sizes::Multiples(_) => gm,
+        };
         let imported = fx::import(py, gm, place.device, gpu, sizes)?;
         program(py, imported, &place, &settings, resolve, watch, when)
     };
