@@ -180,3 +180,28 @@ def test_other_backends_have_floats_as_dynamo_gives_them():
     torch.compile(lambda x: torch.relu(x), backend="inrush")(torch.ones(3))
     torch.compile(Scaled(), backend=spy, dynamic=True)(torch.randn(3, 8), 0.5)
     assert found == [3]
+
+
+class Marked(torch.Tensor):
+    """A subclass whose sizes are read by Python."""
+
+    read = 0
+
+    def size(self, *dims):
+        Marked.read += 1
+        return super().size(*dims)
+
+
+def test_sizes_of_subclasses_are_read_by_their_own_methods():
+    from torch._dynamo import utils
+
+    # Features are installed when the backend is looked up.
+    torch.compile(lambda x: x + 1, backend="inrush")(torch.ones(2))
+    x = torch.randn(3, 5)[:, :4]
+    assert utils.call_size(x, 1) == 4 and utils.call_stride(x, 0) == 5 and utils.call_size(torch.nn.Parameter(x), 0) == 3
+    marked, before = torch.randn(3, 5).as_subclass(Marked), Marked.read
+    assert utils.call_size(marked, 1) == 5 and Marked.read == before + 1
+    with pytest.raises(IndexError):
+        utils.call_size(x, 2)
+    with pytest.raises(TypeError):
+        utils.call_size()

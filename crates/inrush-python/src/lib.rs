@@ -38,6 +38,7 @@ mod overlap;
 mod package;
 mod remote;
 mod source;
+mod tensor_property;
 
 use pyo3::prelude::*;
 
@@ -55,6 +56,9 @@ mod _native {
 
     #[pymodule_export]
     use super::callable::{Compiled, compile_fx, restore};
+
+    #[pymodule_export]
+    use super::tensor_property::TensorProperty;
 
     #[pymodule_export]
     use super::operators::{is_operator_registered, load_operators, register};

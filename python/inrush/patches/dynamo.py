@@ -8,6 +8,8 @@ from typing import Any, Callable
 from torch._dynamo import config
 from torch._dynamo.utils import is_int_specialization_case
 
+from inrush import _native
+
 
 def own_remove_graphargs(remove: Callable[..., Any]) -> Callable[..., Any]:
     """Hides in-place operators on inputs of `float64` without dimensions while Dynamo removes such inputs.
@@ -60,6 +62,16 @@ def own_wrap_symfloat(wrap: Callable[..., Any]) -> Callable[..., Any]:
             return wrap(self, value)
 
     return own
+
+
+def own_call_size(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Reads sizes of plain tensors without turning Dynamo off, which takes longer than the size."""
+    return _native.TensorProperty("size", call)
+
+
+def own_call_stride(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Reads strides likewise."""
+    return _native.TensorProperty("stride", call)
 
 
 def _compiles(compiler: Any) -> bool:

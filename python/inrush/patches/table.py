@@ -10,7 +10,7 @@ from inrush.patches.places import Attribute, FakeKernel, Handler, OperatorKernel
 from inrush.patches.row import Patch
 
 # Features that every compile uses.
-COMPILER_FEATURES = ("graph cache", "training steps", "fake strides", "eager's operators", "whole operators", "eager's numbers", "constant floats")
+COMPILER_FEATURES = ("graph cache", "training steps", "fake strides", "eager's operators", "whole operators", "eager's numbers", "dynamic sizes")
 # Features that captures on disk use.
 CAPTURE_FEATURES = ("capture cache", "capture overhead")
 
@@ -38,7 +38,7 @@ def _operator(place: Place, function: str, why: str, feature: str = "eager's ope
 @functools.cache
 def patches() -> tuple[Patch, ...]:
     """Returns all rows."""
-    return (*_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_FLOATS, *_CAPTURES, *_OVERHEAD)
+    return (*_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_DYNAMIC, *_CAPTURES, *_OVERHEAD)
 
 
 _GRAPH_CACHE = (
@@ -148,10 +148,17 @@ _NUMBERS = (
     ),
 )  # fmt: skip
 
-_FLOATS = (
+_DYNAMIC = (
     Patch(
-        Attribute("torch._dynamo.variables.builder:VariableBuilder.wrap_symfloat"), "inrush.patches.dynamo:own_wrap_symfloat", "constant floats",
+        Attribute("torch._dynamo.variables.builder:VariableBuilder.wrap_symfloat"), "inrush.patches.dynamo:own_wrap_symfloat", "dynamic sizes",
         "with dynamic sizes each float of a module is a tensor that is made twice a call", OLDER, ("value",), optional=True,
+    ),
+    *(
+        Patch(
+            Attribute(f"torch._dynamo.utils:call_{what}"), f"inrush.patches.dynamo:own_call_{what}", "dynamic sizes",
+            f"captured code turns Dynamo off and on for each {what} that it reads", OLDER, optional=True,
+        )
+        for what in ("size", "stride")
     ),
 )  # fmt: skip
 
