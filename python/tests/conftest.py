@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
+import random
 import tempfile
 import warnings
 
@@ -17,6 +19,32 @@ import torch
 
 import inrush
 from inrush import report as reports
+
+
+# Of a test with so many cases one in `SHARE` runs, which ones the seed decides, so that all are run within a few commits.
+MANY, SHARE = 4, 3
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "every_case: run all cases of a test whatever the seed, because they take no time")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Draws the cases to run where there is a seed. Whoever runs a file by hand runs all of it."""
+    seed = os.environ.get("INRUSH_SEED")
+    if seed is None or os.environ.get("INRUSH_EVERY_CASE"):
+        return
+    tests = {}
+    for item in items:
+        if item.get_closest_marker("every_case") is None:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set()
+    for name, cases in tests.items():
+        if len(cases) >= MANY:
+            kept = random.Random(f"{seed} {name}").sample(cases, math.ceil(len(cases) / SHARE))
+            left_out |= set(cases) - set(kept)
+    config.hook.pytest_deselected(items=[i for i in items if i in left_out])
+    items[:] = [i for i in items if i not in left_out]
 
 
 @pytest.fixture(autouse=True)

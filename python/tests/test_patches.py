@@ -32,6 +32,7 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("patch", table.patches(), ids=lambda p: p.place.text)
 def test_each_place_is_there_as_the_table_says(patch):
     assert patch.why and patch.releases

@@ -48,6 +48,9 @@ enum Chore {
         /// Leave out what needs Python.
         #[arg(long)]
         no_python: bool,
+        /// Run all cases of the Python tests. Without it one in three of each test with many cases runs, others for each commit.
+        #[arg(long)]
+        every_case: bool,
         /// Run the fuzz targets as well. They need a C++ compiler and a second build of most crates.
         #[arg(long)]
         fuzz: bool,
@@ -99,7 +102,11 @@ fn main() -> ExitCode {
         Chore::Bench { args } => bench::bench(&args),
         Chore::Bless { filter } => bless(filter.as_deref()),
         Chore::Tidy => tidy::tidy(),
-        Chore::Test { no_python, fuzz } => test::test(no_python, fuzz),
+        Chore::Test {
+            no_python,
+            every_case,
+            fuzz,
+        } => test::test(no_python, every_case, fuzz),
         Chore::Fuzz {
             seconds,
             target,

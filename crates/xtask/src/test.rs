@@ -49,8 +49,9 @@ const PROGRAMS: Draws = Draws {
 const SURVEYED: &str = "8";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
-/// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time.
-pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
+/// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time. Without `every_case` Python tests with many
+/// cases run some of them.
+pub(crate) fn test(no_python: bool, every_case: bool, with_fuzz: bool) -> Result<(), String> {
     let seed = SEED.get_or_init(commit_seed);
     step(&format!("formatting, lints, layers (INRUSH_SEED={seed})"));
     tidy::tidy()?;
@@ -81,7 +82,7 @@ pub(crate) fn test(no_python: bool, with_fuzz: bool) -> Result<(), String> {
     cargo(&["test", "--release", "--workspace"], &built)?;
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (*k, v.as_str())).collect();
     if let Some(python) = interpreter {
-        torch_compile(&python)?;
+        torch_compile(&python, every_case)?;
     }
     step("drawn graphs");
     draw_graphs(&GRAPHS, &["--reach", "yes"], &[])?;
@@ -155,10 +156,11 @@ fn workers(most: usize) -> String {
 }
 
 /// Runs the tests of `torch.compile` against a fresh wheel.
-fn torch_compile(python: &str) -> Result<(), String> {
+fn torch_compile(python: &str, every_case: bool) -> Result<(), String> {
     install(python)?;
     step("torch.compile");
     run(Command::new(python)
+        .envs(every_case.then_some(("INRUSH_EVERY_CASE", "1")))
         .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .args([
             "-n",
