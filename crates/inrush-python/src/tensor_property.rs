@@ -21,11 +21,7 @@ pub struct TensorProperty {
 #[pymethods]
 impl TensorProperty {
     #[new]
-    fn new(
-        py: Python<'_>,
-        method: Py<PyString>,
-        original: Py<PyAny>,
-    ) -> PyResult<TensorProperty> {
+    fn new(py: Python<'_>, method: Py<PyString>, original: Py<PyAny>) -> PyResult<TensorProperty> {
         let torch = py.import("torch")?;
         Ok(TensorProperty {
             method,
