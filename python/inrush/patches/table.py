@@ -10,7 +10,10 @@ from inrush.patches.places import Attribute, FakeKernel, Handler, OperatorKernel
 from inrush.patches.row import Patch
 
 # Features that every compile uses.
-COMPILER_FEATURES = ("graph cache", "training steps", "fake strides", "eager's operators", "whole operators", "eager's numbers", "dynamic sizes")
+COMPILER_FEATURES = (
+    "graph cache", "training steps", "fake strides", "overlapping inputs", "eager's operators", "whole operators", "eager's numbers",
+    "dynamic sizes",
+)  # fmt: skip
 # Features that captures on disk use.
 CAPTURE_FEATURES = ("capture cache", "capture overhead")
 
@@ -38,7 +41,9 @@ def _operator(place: Place, function: str, why: str, feature: str = "eager's ope
 @functools.cache
 def patches() -> tuple[Patch, ...]:
     """Returns all rows."""
-    return (*_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_DYNAMIC, *_CAPTURES, *_OVERHEAD)
+    return (
+        *_GRAPH_CACHE, *_TRAINING, *_STRIDES, *_OVERLAPS, *_OPERATORS, *_whole_operators(), *_NUMBERS, *_DYNAMIC, *_CAPTURES, *_OVERHEAD,
+    )  # fmt: skip
 
 
 _GRAPH_CACHE = (
@@ -85,6 +90,14 @@ _STRIDES = (
     Patch(
         Attribute("torch._subclasses.fake_tensor:FakeTensorMode._dispatch_impl"), "inrush.fake_strides:own_dispatch", "fake strides",
         "shape functions give other strides than eager's kernels for some operators", BOTH, ("func", "types", "args", "kwargs"),
+    ),
+)  # fmt: skip
+
+_OVERLAPS = (
+    Patch(
+        Attribute(f"{AUTOGRAD}.runtime_wrappers:compute_overlapping_inputs"), "inrush.patches.overlaps:own_overlapping", "overlapping inputs",
+        "misses matrices of which one begins within a row of the other, and tensors of other widths: what is written is read as it was",
+        OLDER, ("aot_config", "fwd_inputs", "aliased_input_indices"),
     ),
 )  # fmt: skip
 

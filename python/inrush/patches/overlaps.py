@@ -1,0 +1,65 @@
+"""A replacement in AOTAutograd that finds inputs which overlap where its own test misses them."""
+
+from __future__ import annotations
+
+import functools
+from itertools import combinations
+from typing import Any, Callable
+
+import torch
+
+
+def own_overlapping(overlapping: Callable[..., set[int]]) -> Callable[..., set[int]]:
+    """Adds to the inputs that overlap by PyTorch's test those of which it says wrongly that they do not.
+
+    Of two matrices with the same step between rows it asks if a row of the later one reaches the next row of the other, and not if
+    it begins within a row of the other. Places in the storage it counts in elements, also where these have other widths.
+    What is added needs no guard of AOTAutograd's, since :mod:`inrush.dynamo_graph.aliasing` guards how inputs overlap.
+    """
+
+    @functools.wraps(overlapping)
+    def own(aot_config: Any, fwd_inputs: list[Any], aliased_input_indices: list[int]) -> set[int]:
+        found = overlapping(aot_config, fwd_inputs, aliased_input_indices)
+        if len(found) == len(aliased_input_indices):
+            return found
+        places = [(k, _Place(fwd_inputs[k])) for k in aliased_input_indices]
+        missed = (pair for pair in combinations(places, 2) if not found.issuperset((pair[0][0], pair[1][0])))
+        return found.union(*({i, j} for (i, x), (j, y) in missed if _is_missed(x, y)))
+
+    return own
+
+
+class _Place:
+    """Where a tensor is in its storage, in numbers: symbols have the sizes of the call that is captured."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape = [_number(n) for n in tensor.shape]
+        self.strides = [_number(s) for s in tensor.stride()]
+        self.start = _number(tensor.storage_offset())
+        self.width = tensor.itemsize
+        self.known = None not in (*self.shape, *self.strides, self.start)
+
+
+def _number(size: Any) -> int | None:
+    return size if isinstance(size, int) else size.node.hint
+
+
+def _is_missed(x: _Place, y: _Place) -> bool:
+    """Returns true for two tensors that overlap though PyTorch's test may say that they do not."""
+    if not (x.known and y.known) or 0 in x.shape or 0 in y.shape:
+        return False
+    if x.width != y.width:
+        (x_start, x_end), (y_start, y_end) = _bytes(x), _bytes(y)
+        return x_start < y_end and y_start < x_end
+    first, second = sorted((x, y), key=lambda place: place.start)
+    if len(first.shape) != 2 or len(second.shape) != 2 or first.strides != second.strides:
+        return False
+    step, one = first.strides
+    ahead = second.start - first.start
+    # The row of the first in which the second begins, and the place in it.
+    return one == 1 and step > 0 and ahead // step < first.shape[0] and ahead % step < first.shape[1]
+
+
+def _bytes(place: _Place) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(place.shape, place.strides))
+    return place.start * place.width, (place.start + last + 1) * place.width
