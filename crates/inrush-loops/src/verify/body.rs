@@ -395,6 +395,9 @@ impl<'a> Check<'a> {
         if mask.is_some() || syms.iter().any(|y| self.body.indirect(*y).is_some()) {
             return;
         }
+        if self.has_place_of_one() {
+            return;
+        }
         let axes = match self.levels[s.index()] {
             Level::Point => &self.body.axes[..],
             Level::Outer => self.body.outer_axes(),
@@ -407,6 +410,14 @@ impl<'a> Check<'a> {
         for name in missing {
             self.say(s, format!("every {name} stores into the same place"));
         }
+    }
+
+    /// Returns true if an index from data has one place only. Coordinates then have a zero in its place, and what is stored there
+    /// depends on data no less than where there are more.
+    fn has_place_of_one(&self) -> bool {
+        let ex = &self.p.exprs;
+        (self.body.stmts.iter())
+            .any(|s| matches!(s, Stmt::Indirect { size, .. } if ex.range(*size).hi <= 1))
     }
 }
 
