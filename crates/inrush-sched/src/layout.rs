@@ -133,7 +133,7 @@ pub(crate) fn row_major(loops: &mut Loops, buf: BufId) {
 
 /// Arranges the loops of every kernel for the layouts of its buffers.
 pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
-    let _ = caps;
+    let one_tile = caps.gpu.is_some();
     let Plan {
         loops,
         steps,
@@ -153,7 +153,7 @@ pub fn layout(plan: &mut Plan, caps: &Caps, options: &Options) -> Result<()> {
         groups,
         options.threads,
         |g| g.bodies.iter().map(|b| b.stmts.len()).sum(),
-        |ex, g| loop_order::arrange(ex, buffers, g),
+        |ex, g| loop_order::arrange(ex, buffers, g, one_tile),
     );
     for (to, group) in kernels.into_iter().zip(arranged) {
         *to = group;

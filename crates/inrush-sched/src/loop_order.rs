@@ -6,12 +6,12 @@
 //! stride(y) * extent(y)`) become one axis.
 
 use inrush_expr::{Expr, Exprs, Position, Sym};
-use inrush_loops::{Axis, Body, Buffer, Stmt};
-use rustc_hash::FxHashSet;
+use inrush_loops::{Axis, Body, BufId, Buffer, Stmt};
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::Group;
-use crate::layout::{position, stride};
+use crate::layout::{accesses, position, stride};
 use crate::mixed_radix::substitute;
 use inrush_expr::SymMap;
 use inrush_loops::builder::ordered_reduction;
@@ -26,8 +26,9 @@ struct Use {
     value: bool,
 }
 
-/// Reorders and merges the axes of a kernel whose buffers all have layouts.
-pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group) -> Group {
+/// Reorders and merges the axes of a kernel whose buffers all have layouts. With `one_tile` all bodies go over the points of one
+/// tile, as programs of GPUs do: what one keeps for another must be read at the place at which it was written.
+pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group, one_tile: bool) -> Group {
     let shared = group.axes.len();
     let uses: Vec<Vec<Use>> = (group.bodies.iter())
         .map(|b| uses(ex, buffers, b))
@@ -36,6 +37,9 @@ pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group) -> Group
     let inner = group.bodies.iter().any(|b| b.axes.len() > shared);
     let order = order(ex, &group.axes, &all, !inner);
     group.axes = order;
+    let before: Vec<Vec<Axis>> = (group.bodies.iter())
+        .map(|b| b.axes[shared..].to_vec())
+        .collect();
     for (body, uses) in group.bodies.iter_mut().zip(&uses) {
         let own: Vec<&Use> = uses.iter().collect();
         let mut axes = group.axes.clone();
@@ -48,9 +52,38 @@ pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group) -> Group
         }
         body.axes = axes;
     }
+    if one_tile && !reads_where_written(ex, &group) {
+        for (body, own) in group.bodies.iter_mut().zip(before) {
+            body.axes.truncate(shared);
+            body.axes.extend(own);
+        }
+    }
     merge(ex, &mut group, &uses);
     rename(ex, &mut group);
     group
+}
+
+/// Returns true if all bodies access each local at the same place of the tile, which counts through their own axes.
+fn reads_where_written(ex: &Exprs, group: &Group) -> bool {
+    let shared = group.axes.len();
+    let mut at: FxHashMap<BufId, Vec<Expr>> = FxHashMap::default();
+    group.bodies.iter().all(|body| {
+        let own = &body.axes[shared..];
+        let size = ex.product(own.iter().map(|a| a.size));
+        let place = ex.sym_expr(ex.sym_at(Position::Fresh(0), size));
+        let mut map = SymMap::default();
+        let mut stride = ex.int(1);
+        for a in own.iter().rev() {
+            map.insert(a.sym, ex.modulo(ex.floordiv(place, stride), a.size));
+            stride = ex.mul(stride, a.size);
+        }
+        accesses(body)
+            .filter(|(buf, ..)| group.locals.contains(buf))
+            .all(|(buf, coords, _)| {
+                let here: Vec<Expr> = coords.iter().map(|c| ex.subst(*c, &map)).collect();
+                *at.entry(buf).or_insert_with(|| here.clone()) == here
+            })
+    })
 }
 
 /// Lists the accesses and index expressions of a body.

@@ -169,7 +169,7 @@ fn copy(loops: &mut Loops, buf: BufId, lane: usize, user: &Body, steps: &mut Vec
         bodies: vec![body],
         locals: Vec::new(),
     };
-    let group = loop_order::arrange(ex, &loops.buffers, group);
+    let group = loop_order::arrange(ex, &loops.buffers, group, false);
     steps.push(Step::Kernel(group));
     new
 }
