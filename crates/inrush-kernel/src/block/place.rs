@@ -85,11 +85,63 @@ impl<'p, 'a> Placer<'p, 'a> {
             overwritten: FxHashMap::default(),
             loaded: FxHashMap::default(),
         };
+        let masked = match may_be_empty {
+            true => p.loads_of_points(),
+            false => Vec::new(),
+        };
         for k in 0..b.values.len() {
             let shape = p.shape(ValId::from_index(k));
-            p.shapes.push(shape);
+            let point = if masked.get(k) == Some(&true) { own } else { 0 };
+            p.shapes.push(shape | point);
         }
         p
+    }
+
+    /// By value: loads at one place for all points of the own axis, of buffers that have no elements where the axis has none. They
+    /// are masked by the axis: without points nothing is loaded either.
+    fn loads_of_points(&self) -> Vec<bool> {
+        let (b, ex) = (self.b, self.b.tables.exprs);
+        // What effects at points need, and what those after them need.
+        let mut needed = [vec![false; b.values.len()], vec![false; b.values.len()]];
+        let mut todo: Vec<(usize, ValId)> = Vec::new();
+        for (nest, live) in b.nests.iter().zip(&self.live.effects) {
+            for (e, _) in nest.effects.iter().zip(live).filter(|(_, live)| **live) {
+                let of = usize::from(e.depth == 0);
+                match &e.kind {
+                    EffectKind::Update { value, .. } | EffectKind::Check { value } => {
+                        todo.push((of, *value));
+                    }
+                    EffectKind::Store {
+                        offset,
+                        value,
+                        mask,
+                        ..
+                    } => {
+                        todo.push((of, *value));
+                        todo.extend(mask.iter().map(|m| (of, *m)));
+                        todo.extend(b.expr_values(*offset).into_iter().map(|v| (of, v)));
+                    }
+                }
+            }
+        }
+        while let Some((of, v)) = todo.pop() {
+            if std::mem::replace(&mut needed[of][v.index()], true)
+                || matches!(b.values[v.index()].def, Def::Final(_))
+            {
+                continue;
+            }
+            todo.extend(b.uses(v).iter().map(|u| (of, *u)));
+        }
+        let may_lack_elements = |buf: KBufId| {
+            let buffer = b.tables.buffer(b.buffers[buf.index()].buf);
+            buffer.sizes.iter().any(|n| ex.range(*n).lo < 1)
+        };
+        (b.values.iter().enumerate())
+            .map(|(k, v)| match v.def {
+                Def::Load { buf, .. } => needed[0][k] && !needed[1][k] && may_lack_elements(buf),
+                _ => false,
+            })
+            .collect()
     }
 
     /// Dimensions of an expression.
