@@ -158,8 +158,8 @@ def sorted_rows(dtype):
                 assert torch.equal(g.signbit() & (g == 0), w.signbit() & (w == 0)), k
 
 
-def multiples(f, sizes):
-    """Calls take the program for the traced sizes, for multiples of 16 or for all: one that takes a wrong one leaves parts out."""
+def near(f, sizes):
+    """Calls take the program for the traced sizes, for near ones or for all: one that takes a wrong one leaves parts out."""
     torch._dynamo.reset()
     compiled = torch.compile(f, backend="inrush", options={"strict": True, "cache": False}, dynamic=True)
     for size in sizes:
@@ -243,8 +243,12 @@ def cases(row):
     yield "eight bits without a type of Triton's", lambda: compare(lambda a: (a * 2).to(torch.float8_e4m3fnuz).float() + 1, (x,))
     yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
-    various = (96, 64), (32, 48), (33, 48), (32, 50), (17, 9), (16, 16), (160, 2048)
-    yield "multiples", lambda: multiples(lambda a, b: (a.softmax(1) * b, a.t().contiguous() * 2, (a * b).sum(0), a.cumsum(1)), various)
+    # From 17 to 64 columns are near, then from 129 to 512.
+    various = (96, 64), (32, 48), (33, 48), (32, 50), (17, 9), (16, 16), (96, 32), (160, 2048)
+    odd = (5, 301), (7, 129), (3, 128), (9, 512), (4, 513), (2, 1), (1, 400)
+    rows = lambda a, b: (a.softmax(1) * b, a.sort(1).values, F.layer_norm(a, a.shape[1:]))  # noqa: E731
+    yield "near, odd", lambda: near(rows, odd)
+    yield "near", lambda: near(lambda a, b: (a.softmax(1) * b, a.t().contiguous() * 2, (a * b).sum(0), a.cumsum(1)), various)
     for name in ("convolutional", "attention", "group_norm"):
         make, inputs = MODELS[name]
         yield f"{name}, eval", lambda make=make, inputs=inputs: compare(no_grad(make().eval()), (inputs(2),))

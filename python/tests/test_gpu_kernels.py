@@ -133,19 +133,27 @@ def test_stores_into_empty_tensors_are_masked(tmp_path, monkeypatch):
     assert stores and all(line.endswith("rmask)") for line in stores), stores
 
 
-def test_rows_of_varying_length_have_a_program_for_multiples(tmp_path):
-    """Its kernels store whole tiles without masks; calls of all kinds of sizes are run by `interpreted.py`."""
+def test_rows_of_varying_length_have_a_program_for_near_sizes(tmp_path):
+    """Its kernels store whole tiles without masks and hold rows; calls of all kinds of sizes are run by `interpreted.py`."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def compiled(name, *sizes):
-        graph = make_fx(lambda x: x.t().contiguous() * 2, tracing_mode="symbolic")(torch.randn(sizes))
+    def compiled(name, f, *sizes):
+        graph = make_fx(f, tracing_mode="symbolic")(torch.randn(sizes))
         inrush._native.compile_fx(graph, {"gpu": "cuda:h100", "interpret": True, "trace": str(tmp_path / name)})
-        return tmp_path / name
+        return tmp_path / name / "near_sizes"
 
-    (emitted,) = (compiled("multiples", 96, 64) / "multiples").glob("*emit*")
-    stores = [line.strip() for line in emitted.read_text().splitlines() if "tl.store(out_ptr1" in line]
-    assert stores == ["tl.store(out_ptr1 + (x + 16 * (ks1 * y)), t1)"], stores
-    # There is none where the traced sizes are no multiples.
-    others = compiled("others", 97, 63)
-    assert (others / "known_sizes").exists() and not (others / "multiples").exists()
+    def lines(folder, stage, word):
+        (text,) = folder.glob(f"*{stage}*")
+        return [line.strip() for line in text.read_text().splitlines() if word in line]
+
+    transposed = compiled("transposed", lambda x: x.t().contiguous() * 2, 96, 64)
+    assert lines(transposed, "emit", "tl.store(out_ptr1") == ["tl.store(out_ptr1 + (x + 16 * (ks1 * y)), t1)"]
+    softmax = lambda x: torch.softmax(x, -1)  # noqa: E731
+    for length, rows in ((2000, "16*s96_by_16 by 2048 persistent"), (1001, "s96_by_1 by 1024 persistent")):
+        (line,) = lines(compiled(str(length), softmax, 96, length), "tile", "r = t1 <")
+        # The number of a symbol is a matter of its name.
+        assert line.split("_by_")[1] == rows.split("_by_")[1], line
+    # Lengths of rows that no program holds are multiples, or there is no such program.
+    assert lines(compiled("long", softmax, 9, 40000), "tile", "r = t1 <")[0].endswith("looped")
+    assert not compiled("long and odd", softmax, 9, 40001).exists()

@@ -109,7 +109,7 @@ pub fn compile(
     if for_all.tune != Tune::Never {
         for_all.tune = Tune::Known;
     }
-    let (factors, of_multiples) = special::multiples(&imported);
+    let (near, of_near) = special::near(&imported);
     let mut general = program(py, imported, &place, &for_all, resolve, watch, When::AtNeed)?;
     let for_some = |sizes: Sizes<'_>, settings: &Settings, folder: &str, when: When| {
         let mut settings = settings.clone();
@@ -119,19 +119,18 @@ pub fn compile(
         let watch = Watch::new(settings.trace.is_some());
         let gm = match sizes {
             Sizes::Known => of_traced_sizes,
-            Sizes::Symbolic | Sizes::Multiples(_) => gm,
+            Sizes::Symbolic | Sizes::Near(_) => gm,
         };
         let imported = fx::import(py, gm, place.device, gpu, sizes)?;
         program(py, imported, &place, &settings, resolve, watch, when)
     };
     let known = for_some(Sizes::Known, settings, "known_sizes", when)?;
     let mut special = vec![(checks, known)];
-    if !factors.is_empty() {
-        let sizes = Sizes::Multiples(&factors);
-        match for_some(sizes, &for_all, "multiples", When::AtNeed) {
-            Ok(program) => special.push((of_multiples, program)),
+    if !near.is_empty() {
+        match for_some(Sizes::Near(&near), &for_all, "near_sizes", When::AtNeed) {
+            Ok(program) => special.push((of_near, program)),
             // The program for all sizes runs these, too.
-            Err(e) => (general.report().refusals).push(format!("a program for multiples: {e}")),
+            Err(e) => (general.report().refusals).push(format!("a program for near sizes: {e}")),
         }
     }
     Ok(Outcome { general, special })

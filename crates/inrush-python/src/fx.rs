@@ -28,6 +28,7 @@ mod symbols;
 mod target;
 mod types;
 
+use crate::compile::special::Near;
 use crate::errors::raise;
 pub use device::device;
 use host_scalars::HostScalars;
@@ -108,8 +109,8 @@ pub enum Sizes<'a> {
     Symbolic,
     /// As the sizes of the call that was traced. Those without such a value stay symbols.
     Known,
-    /// As symbols, some of which are multiples: each of these is a factor times a new symbol.
-    Multiples(&'a [(String, i64)]),
+    /// As symbols, some of which are a factor times a new symbol, within bounds.
+    Near(&'a [Near]),
 }
 
 /// Imports a GraphModule. Tensors on `device` (a GPU, else the CPU) are the graph's, all others are

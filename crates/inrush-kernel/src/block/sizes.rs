@@ -127,7 +127,7 @@ impl Row {
         // A length that varies is held whole only if its bound is near.
         let whole = match ex.as_int(own.size) {
             Some(n) => power(n),
-            None if bound <= 2 * length.min(2048) => power(bound),
+            None if bound <= 2 * length.min(2048) || power(bound) == power(length) => power(bound),
             None => i64::MAX,
         };
         Row {

@@ -5,13 +5,14 @@
 //! the first one whose checks its sizes pass.
 //!
 //! ```text
-//! arguments --[all sizes are those of the traced call]--------> every size is a number
-//!           --[those that rows are as long as are multiples]--> s0 is 16*t
-//!           '--else-------------------------------------------> all sizes
+//! arguments --[all sizes are those of the traced call]----> every size is a number
+//!           --[sizes that rows are as long as are near]---> s0 is 16*t, where t is from 65 to 256
+//!           '--else---------------------------------------> all sizes
 //! ```
 //!
-//! The second one is there if the traced sizes are such multiples, and if the graph has rows whose
-//! lengths are symbolic.
+//! A size is *near* if it is a multiple of 16 bytes as the traced one is, and lies between a quarter
+//! of the next power of two and that power. So rows are loaded by vectors, and programs hold them
+//! whole. The second program is there if the graph has rows whose lengths are symbolic.
 
 use crate::fx::{Imported, Source};
 use crate::host::shim::Shims;
@@ -22,19 +23,25 @@ use serde::{Deserialize, Serialize};
 
 /// Elements that one load of 16 bytes brings at most, of dtypes of two bytes and more.
 const LANES: i64 = 8;
+/// Traced sizes of which others are near. Programs hold no longer rows.
+const HELD: i64 = 16384;
 
 /// A condition on a size.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Test {
     Is(i64),
-    MultipleOf(i64),
+    Near { factor: i64, least: i64, most: i64 },
 }
 
 impl Test {
     fn holds(self, n: i64) -> bool {
         match self {
             Test::Is(value) => n == value,
-            Test::MultipleOf(factor) => n.checked_rem(factor) == Some(0),
+            Test::Near {
+                factor,
+                least,
+                most,
+            } => (least..=most).contains(&n) && n.checked_rem(factor) == Some(0),
         }
     }
 }
@@ -131,12 +138,59 @@ fn arguments(imported: &Imported) -> Vec<(Expr, usize, Option<usize>)> {
     out
 }
 
-/// Symbols by name, each with a number that it is a multiple of.
-pub type Factors = Vec<(String, i64)>;
+/// A size for which a program is made: a factor times a symbol of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Near {
+    /// The symbol of the size.
+    pub name: String,
+    pub factor: i64,
+    /// Bounds of the size.
+    pub least: i64,
+    pub most: i64,
+}
 
-/// Returns the symbols that must be multiples for rows to start at multiples of 16 bytes, and the
-/// checks for it. Empty if there is no need, or if the traced sizes are no such multiples.
-pub fn multiples(imported: &Imported) -> (Factors, Vec<Check>) {
+impl Near {
+    /// Returns what is near to a size that is a multiple of `factor`.
+    fn new(name: String, size: i64, factor: i64) -> Near {
+        let power = (size.clamp(1, HELD) as u64).next_power_of_two() as i64;
+        let (least, most) = match size <= HELD {
+            true => (power / 4 + 1, power),
+            false => (1, i64::MAX),
+        };
+        Near {
+            name,
+            factor,
+            least,
+            most,
+        }
+    }
+
+    /// Returns the same within further bounds of the size.
+    pub fn within(&self, least: i64, most: i64) -> Near {
+        Near {
+            least: self.least.max(least),
+            most: self.most.min(most),
+            ..self.clone()
+        }
+    }
+
+    /// Bounds of the symbol that is the size by its factor.
+    pub fn part(&self) -> (i64, i64) {
+        let least = self
+            .least
+            .unsigned_abs()
+            .div_ceil(self.factor.unsigned_abs());
+        let most = match self.most {
+            i64::MAX => i64::MAX,
+            n => n / self.factor,
+        };
+        (least.cast_signed(), most)
+    }
+}
+
+/// Returns the sizes that rows are as long as, of which others may be near, and the checks of a call. Sizes are multiples where rows
+/// would not start at multiples of 16 bytes otherwise. Empty if no size would be known better than in the program for all sizes.
+pub fn near(imported: &Imported) -> (Vec<Near>, Vec<Check>) {
     let ex = &imported.graph.exprs;
     let mut strides: Vec<Expr> = Vec::new();
     for v in &imported.graph.values {
@@ -149,45 +203,46 @@ pub fn multiples(imported: &Imported) -> (Factors, Vec<Check>) {
     // The length of rows comes before products of it and of sizes further out.
     strides.sort_by_key(|e| ex.hint(*e));
     let sizes = arguments(imported);
-    let (mut factors, mut checks) = (Factors::new(), Vec::new());
+    let (mut found, mut checks) = (Vec::new(), Vec::new());
     let fork = ex.fork();
     let mut scaled = SymMap::default();
     let starts_whole = |e: Expr, scaled: &SymMap| {
         fork.is_int(fork.modulo(fork.subst(e, scaled), fork.int(LANES)), 0)
     };
     for e in strides {
-        if starts_whole(e, &scaled) {
-            continue;
-        }
         for s in ex.free_syms(e) {
-            let factor = match hint(ex, s) {
-                Some(h) if h > 0 && h % (2 * LANES) == 0 => 2 * LANES,
-                Some(h) if h > 0 && h % LANES == 0 => LANES,
-                _ => continue,
-            };
             // Integer arguments bind whole symbols only.
             let at = (sizes.iter()).find(|(e, _, dim)| dim.is_some() && ex.as_sym(*e) == Some(s));
-            let (Some((_, input, dim)), None) = (at, scaled.get(s)) else {
+            let (Some((_, input, dim)), None, Some(size)) = (at, scaled.get(s), hint(ex, s)) else {
                 continue;
             };
-            let name = ex.sym_info(s).name;
-            let part = fork.size_sym(&part_of(&name, factor), 1, i64::MAX);
-            let mut with = scaled.clone();
-            with.insert(s, fork.mul(fork.int(factor), fork.sym_expr(part)));
-            if starts_whole(e, &with) {
-                scaled = with;
-                factors.push((name, factor));
-                let test = Test::MultipleOf(factor);
-                checks.push(Check {
-                    input: *input,
-                    dim: *dim,
-                    test,
-                });
-                break;
+            let factor = match size {
+                _ if size <= 0 || starts_whole(e, &scaled) => 1,
+                _ if size % (2 * LANES) == 0 => 2 * LANES,
+                _ if size % LANES == 0 => LANES,
+                _ => 1,
+            };
+            let near = Near::new(ex.sym_info(s).name, size, factor);
+            if size <= 0 || factor == 1 && near.most == i64::MAX {
+                continue;
             }
+            let (least, most) = near.part();
+            let part = fork.size_sym(&part_of(&near.name, factor), least, most);
+            scaled.insert(s, fork.mul(fork.int(factor), fork.sym_expr(part)));
+            let test = Test::Near {
+                factor,
+                least: near.least,
+                most: near.most,
+            };
+            checks.push(Check {
+                input: *input,
+                dim: *dim,
+                test,
+            });
+            found.push(near);
         }
     }
-    (factors, checks)
+    (found, checks)
 }
 
 /// Returns the name of the symbol that is a size by its factor.

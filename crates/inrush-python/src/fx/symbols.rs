@@ -16,7 +16,7 @@
 //! are read from it.
 
 use super::{Sizes, key, what};
-use crate::compile::special::part_of;
+use crate::compile::special::{Near, part_of};
 use crate::errors::raise;
 use inrush_base::{Error, ErrorKind, Result};
 use inrush_expr::{Expr, Exprs, Sym};
@@ -43,8 +43,8 @@ pub struct Symbols {
     env: Option<Env>,
     /// Sizes are those of the call that is traced: a symbol with a hint is its hint.
     known: bool,
-    /// Symbols that are multiples, by name, with the factor.
-    factors: FxHashMap<String, i64>,
+    /// Symbols that are a factor times a symbol of their own, by name.
+    near: FxHashMap<String, Near>,
 }
 
 /// A symbol for an integer without a translation.
@@ -66,8 +66,8 @@ impl Symbols {
     pub fn new(sizes: Sizes<'_>) -> Symbols {
         Symbols {
             known: sizes == Sizes::Known,
-            factors: match sizes {
-                Sizes::Multiples(factors) => factors.iter().cloned().collect(),
+            near: match sizes {
+                Sizes::Near(near) => near.iter().map(|n| (n.name.clone(), n.clone())).collect(),
                 Sizes::Symbolic | Sizes::Known => FxHashMap::default(),
             },
             ..Symbols::default()
@@ -221,9 +221,9 @@ impl Symbols {
         if name.starts_with('z') {
             return Ok(Ok(Value::Real(name.to_string())));
         }
-        let factor = self.factors.get(name).copied();
-        let (name, factor) = match factor {
-            Some(f) => (&*part_of(name, f), f),
+        let near = self.near.get(name);
+        let (name, factor) = match near {
+            Some(n) => (&*part_of(name, n.factor), n.factor),
             None => (name, 1),
         };
         let times = |s: Sym| Value::Ratio(x.mul(x.int(factor), x.sym_expr(s)), 1);
@@ -248,12 +248,9 @@ impl Symbols {
         if let (true, Some(n)) = (self.known, number) {
             return Ok(Ok(Value::Ratio(x.int(n), 1)));
         }
-        // Bounds of the part of a multiple.
-        let least = |f| lower.max(0).unsigned_abs().div_ceil(f).cast_signed();
-        let (lower, upper) = match (factor, upper) {
-            (1, _) => (lower, upper),
-            (f, i64::MAX) => (least(f.unsigned_abs()), i64::MAX),
-            (f, _) => (least(f.unsigned_abs()), upper.div_euclid(f)),
+        let (lower, upper) = match near {
+            Some(n) => n.within(lower, upper).part(),
+            None => (lower, upper),
         };
         let sym = match &hint {
             Some(_) => x.size_sym(name, lower, upper),
