@@ -10,7 +10,7 @@
 //!           '--else---------------------------------------> all sizes
 //! ```
 //!
-//! A size is *near* if it is a multiple of 16 bytes as the traced one is, and lies between a quarter
+//! A size is *near* if it is a multiple of 16 bytes as the traced one is, and is between a quarter
 //! of the next power of two and that power. So rows are loaded by vectors, and programs hold them
 //! whole. The second program is there if the graph has rows whose lengths are symbolic.
 
