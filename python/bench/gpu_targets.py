@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 
 import torch
-import triton
+from gpu_dynamic import clock, events
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile
@@ -90,10 +89,6 @@ WORK = {
 }
 
 
-def micros(call):
-    return 1e3 * triton.testing.do_bench(call, warmup=20, rep=80, return_mode="median")
-
-
 def device(call, rounds=10):
     """The sum of kernels of a call, us; memory is written in between, so that caches are cold."""
     junk = torch.empty(128 << 20, device="cuda", dtype=torch.int8)
@@ -106,17 +101,6 @@ def device(call, rounds=10):
         torch.cuda.synchronize()
     kernels = [e for e in p.key_averages() if e.device_type.name == "CUDA" and "FillFunctor" not in e.key and "Memset" not in e.key]
     return sum(e.self_device_time_total for e in kernels) / rounds
-
-
-def clock(call, rounds=200):
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e6
 
 
 def off(got, wanted, eager):
@@ -142,7 +126,7 @@ def measure(name, make, options):
         theirs = torch.compile(lambda *a: f(*a), **mode)
         theirs(*args)
         calls["default"] = lambda: theirs(*args)
-    times = {k: statistics.median(t) for k, t in zip(calls, zip(*([micros(c) for c in calls.values()] for _ in range(3))))}
+    times = {k: statistics.median(t) for k, t in zip(calls, zip(*([events(c, ()) for c in calls.values()] for _ in range(3))))}
     told = "  ".join(f"{k} {t:8.1f}" for k, t in times.items())
     print(f"{name:42} {told}  device {device(calls['inrush']):8.1f}{'  WRONG' if wrong else ''}", flush=True)
     return wrong
@@ -157,7 +141,7 @@ def model(name, build, options):
     call = lambda: compiled(*args)
     for _ in range(10):
         call()
-    latency = clock(call)
+    latency = clock(call, (), rounds=200)
     with profile(activities=[ProfilerActivity.CUDA]) as p:
         for _ in range(10):
             call()
