@@ -293,7 +293,7 @@ def attentions(gm: Any, kind: str) -> tuple[Any, dict[str, str]]:
 
 def of_traced_sizes(gm: Any, kind: str) -> Any:
     """The graph that the program for the sizes of the traced call is made of."""
-    return small_attention.rewrite(gm, traced=True) if kind == "inference" else gm
+    return small_attention.rewrite(gm, of_traced_sizes=True) if kind == "inference" else gm
 
 
 def failed(gm: Any, options: Options, report: reports.GraphReport, error: BaseException) -> None:

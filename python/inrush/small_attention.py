@@ -16,6 +16,7 @@ import torch
 
 from inrush import gpu
 from inrush.dynamo_graph.copies import copied, module
+from inrush.traced_sizes import traced
 
 aten = torch.ops.aten
 
@@ -29,17 +30,17 @@ _LIBRARY = (
 )
 
 
-def rewrite(gm: Any, traced: bool = False) -> Any:
+def rewrite(gm: Any, of_traced_sizes: bool = False) -> Any:
     """Replaces small attentions of an inference graph in a copy of it; the given graph is not changed.
 
-    ``traced``: the graph will run with the sizes of the traced call alone. Otherwise attentions of symbolic sizes are the library's,
+    ``of_traced_sizes``: the graph will run with the sizes of the traced call alone. Otherwise attentions of symbolic sizes are the library's,
     because they may become large.
     """
-    if not any(_is_small(n, traced) for n in gm.graph.nodes):
+    if not any(_is_small(n, of_traced_sizes) for n in gm.graph.nodes):
         return gm
     graph, copies = copied(gm)
     for node in gm.graph.nodes:
-        if _is_small(node, traced):
+        if _is_small(node, of_traced_sizes):
             _replace(graph, copies[node])
     return module(gm, graph)
 
@@ -52,7 +53,7 @@ def _arguments(node: Any) -> dict[str, Any]:
     return {**defaults, **given, **node.kwargs}
 
 
-def _is_small(node: Any, traced: bool) -> bool:
+def _is_small(node: Any, of_traced_sizes: bool) -> bool:
     """Returns true for a library's attention over few scores, of which only the result is read."""
     if node.op != "call_function" or node.target not in _LIBRARY:
         return False
@@ -63,24 +64,19 @@ def _is_small(node: Any, traced: bool) -> bool:
     q, k, v = (arguments[name].meta["val"] for name in ("query", "key", "value"))
     if not gpu.is_device(q) or q.dtype not in (torch.float16, torch.bfloat16):
         return False
-    if not traced and not all(isinstance(n, int) for n in (*q.shape, *k.shape, *v.shape)):
+    if not of_traced_sizes and not all(isinstance(n, int) for n in (*q.shape, *k.shape, *v.shape)):
         return False
-    sizes = [_traced(n) for n in (*q.shape, *k.shape, *v.shape)]
+    sizes = [traced(n) for n in (*q.shape, *k.shape, *v.shape)]
     if any(n is None for n in sizes):
         return False
     return 0 < math.prod(sizes[:3]) * sizes[q.dim() + 2] <= SCORES
-
-
-def _traced(size: Any) -> int | None:
-    """The size in the traced call; None for one that data decide."""
-    return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
 def _replace(graph: Any, node: Any) -> None:
     """Puts `scaled_dot_product_attention` in the place of one call."""
     arguments = _arguments(node)
     q, k, v = (arguments[name] for name in ("query", "key", "value"))
-    grouped = _traced(q.meta["val"].shape[1]) != _traced(k.meta["val"].shape[1])
+    grouped = traced(q.meta["val"].shape[1]) != traced(k.meta["val"].shape[1])
     args = (q, k, v, arguments.get("attn_bias"), 0.0, arguments["is_causal"])
     for user in list(node.users):
         with graph.inserting_before(user):

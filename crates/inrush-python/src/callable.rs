@@ -373,8 +373,8 @@ impl Compiled {
 /// Compiles an FX graph module of ATen operators.
 ///
 /// `options` may hold what [`Settings`] has; `resolve` tells what to call for an FX node that is not compiled (by default the
-/// node's target). `of_traced_sizes` is the same graph as it is to be compiled for the sizes of the traced call, if there is a
-/// program for these.
+/// node's target). `of_traced_sizes`, by default `gm`, is specialised for the sizes of the traced call; all other programs are made
+/// of `gm`.
 #[pyfunction]
 #[pyo3(signature = (gm, options=None, resolve=None, of_traced_sizes=None))]
 pub fn compile_fx(

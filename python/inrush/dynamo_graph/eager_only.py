@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inrush import fake_strides, torch_internals
+from inrush.traced_sizes import traced
 
 aten = torch.ops.aten
 
@@ -91,16 +92,11 @@ def _name(node: Any) -> str:
     return name.split(".")[0]
 
 
-def _value(size: Any) -> int | None:
-    """A size, or that of the call which a graph is captured for."""
-    return size if isinstance(size, int) else size.node.hint
-
-
 def _repeats(tensor: torch.Tensor) -> bool:
     """Returns true if two elements of a tensor may be in one place: a step that does not pass what the smaller ones span."""
     if tensor.layout != torch.strided:
         return False
-    steps = [(_value(stride), _value(size)) for stride, size in zip(tensor.stride(), tensor.shape)]
+    steps = [(traced(stride), traced(size)) for stride, size in zip(tensor.stride(), tensor.shape)]
     if any(n is None for step in steps for n in step):
         return fake_strides.overlaps(tensor.shape, tensor.stride())
     if any(size == 0 for _, size in steps):

@@ -8,6 +8,8 @@ from typing import Any, Callable
 
 import torch
 
+from inrush.traced_sizes import traced
+
 
 def own_overlapping(overlapping: Callable[..., set[int]]) -> Callable[..., set[int]]:
     """Adds to the inputs that overlap by PyTorch's test those of which it says wrongly that they do not.
@@ -33,15 +35,11 @@ class _Place:
     """Where a tensor is in its storage, in numbers: symbols have the sizes of the call that is captured."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape = [_number(n) for n in tensor.shape]
-        self.strides = [_number(s) for s in tensor.stride()]
-        self.start = _number(tensor.storage_offset())
+        self.shape = [traced(n) for n in tensor.shape]
+        self.strides = [traced(s) for s in tensor.stride()]
+        self.start = traced(tensor.storage_offset())
         self.width = tensor.itemsize
         self.known = None not in (*self.shape, *self.strides, self.start)
-
-
-def _number(size: Any) -> int | None:
-    return size if isinstance(size, int) else size.node.hint
 
 
 def _is_missed(x: _Place, y: _Place) -> bool:
