@@ -52,7 +52,7 @@ pub(crate) fn arrange(ex: &Exprs, buffers: &[Buffer], mut group: Group, one_tile
         }
         body.axes = axes;
     }
-    if one_tile && !reads_where_written(ex, &group) {
+    if one_tile && !group.locals.is_empty() && !reads_where_written(ex, &group) {
         for (body, own) in group.bodies.iter_mut().zip(before) {
             body.axes.truncate(shared);
             body.axes.extend(own);
