@@ -74,6 +74,17 @@ pub fn graph(
     weights: &BTreeMap<String, Tensor>,
     symbols: &BTreeMap<String, i64>,
 ) -> Result<Vec<Value>> {
+    graph_with(g, inputs, weights, symbols, |_| {})
+}
+
+/// Runs `g` as [`graph`] does and hands each result of a node to `change` before other nodes read it.
+pub fn graph_with(
+    g: &Graph,
+    inputs: &[Value],
+    weights: &BTreeMap<String, Tensor>,
+    symbols: &BTreeMap<String, i64>,
+    mut change: impl FnMut(&mut Value),
+) -> Result<Vec<Value>> {
     let mut run = Run {
         g,
         values: vec![Value::None; g.values.len()],
@@ -87,6 +98,9 @@ pub fn graph(
     run.bind_inputs(inputs, weights)?;
     for n in &g.nodes {
         run.node(n).map_err(|e| g.locate(n, e))?;
+        for v in &n.outs {
+            change(&mut run.values[v.index()]);
+        }
     }
     let of = |o: &inrush_graph::Output| match o.value {
         OutputValue::Value(v) => run.values[v.index()].clone(),

@@ -30,7 +30,7 @@ mod softmax;
 mod tensor;
 
 pub use blocks::{BlockMemory, Spot, blocks};
-pub use graph::{graph, knows};
+pub use graph::{graph, graph_with, knows};
 pub use index::{Symbols, bind, check};
 pub use loops::{LoopsOptions, loops};
 pub use tensor::{Tensor, Value};
