@@ -44,6 +44,7 @@ ways! {
     // Stage fuse.
     Split "fuse: reductions split among threads",
     SplitColumns "fuse: reductions down columns split by rows",
+    SplitScan "fuse: scans split",
     SplitOnline "fuse: split variances and softmaxes in one pass over memory",
     TurnedPlanes "fuse: convolutions by planes",
     // Stage tile.

@@ -15,7 +15,7 @@
 //!                                         y[i] = f(acc)
 //! ```
 //!
-//! On CPUs the chunk count divides the axis. GPUs take chunks of any length ([`gpu`]). A sum of distances to a mean that was itself
+//! Scans are split likewise for GPUs ([`scans`]). On CPUs the chunk count divides the axis. GPUs take chunks of any length ([`gpu`]). A sum of distances to a mean that was itself
 //! split takes its partial results in the same pass ([`online`]).
 
 use inrush_base::tally::{Way, reached};
@@ -34,6 +34,7 @@ use inrush_loops::builder::sweep;
 mod columns;
 mod gpu;
 mod online;
+mod scans;
 
 pub(crate) use columns::split_columns;
 pub(crate) use gpu::has_few_rows;
@@ -49,6 +50,14 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
     loops.nodes.reserve(nodes.len());
     let mut known = Known::default();
     for mut node in nodes {
+        if caps.gpu.is_some()
+            && let Some(bodies) = scans::split_scans(loops, &node, caps)
+        {
+            reached(Way::SplitScan);
+            known.forget(loops, &node.writes());
+            loops.nodes.extend(bodies.map(Node::Body));
+            continue;
+        }
         let length = match caps.gpu {
             Some(_) => {
                 let chunks = gpu::chunks(loops, &mut node, caps, &again)?;

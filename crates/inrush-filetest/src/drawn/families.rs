@@ -51,6 +51,7 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("quantised product", 1, rare::quantized),
     ("planes to pixels", 1, rare::interleaved),
     ("long rows", 1, rare::long_rows),
+    ("long scan", 1, rare::long_scan),
     ("norm between products", 1, rare::in_place),
     ("turned tile", 1, rare::turned),
     ("list of tensors", 1, rare::list),

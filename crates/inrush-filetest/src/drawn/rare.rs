@@ -320,6 +320,34 @@ pub(super) fn in_place(m: &mut Make) -> Option<ValueId> {
     m.one("aten.mm.default", vec![Arg::Value(v), Arg::Value(b)])
 }
 
+/// Running sums along few rows, or columns, that GPUs split.
+pub(super) fn long_scan(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let dtype =
+        m.r.of(&[DType::F32, DType::F32, DType::I64, DType::BF16, DType::F64]);
+    let n = m.r.of(&[32_768, 32_770, 33_001, 36_864]);
+    let (sizes, d) = match m.r.below(3) {
+        0 => (vec![n], 0),
+        1 => (vec![m.r.of(&[1, 2]), n], 1),
+        _ => (vec![n, m.r.of(&[1, 2])], 0),
+    };
+    let mut x = m.source(dtype, &sizes);
+    if m.r.odds(1, 3) {
+        x = m.one("aten.neg.default", vec![Arg::Value(x)])?;
+    }
+    if m.r.odds(1, 3) {
+        let dims = m.ints(&[d]);
+        x = m.one("aten.flip.default", vec![Arg::Value(x), dims])?;
+    }
+    let op = if m.dtype(x).is_float() && m.r.odds(1, 3) {
+        "aten.logcumsumexp.default"
+    } else {
+        "aten.cumsum.default"
+    };
+    let d = m.int(d);
+    m.one(op, vec![Arg::Value(x), d])
+}
+
 /// A matrix and a transposed one, whose rows start at multiples of 16 bytes or do not.
 pub(super) fn turned(m: &mut Make) -> Option<ValueId> {
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::F16, DType::I64]);

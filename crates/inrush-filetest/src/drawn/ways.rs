@@ -56,6 +56,7 @@ const BLOCKS: &[Way] = &[
     Way::BlockList,
     Way::BlockTwice,
     Way::SplitOnline,
+    Way::SplitScan,
 ];
 
 /// Returns true if a level has such a way.
@@ -104,6 +105,7 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         | Way::BlockExponentials
         | Way::BlockBack
         | Way::SplitOnline => "long rows",
+        Way::SplitScan => "long scan",
         Way::BlockBarrier => "norm between products",
         Way::BlockDescriptors | Way::BlockPointers | Way::BlockTransposed => "turned tile",
         Way::BlockList => "list of tensors",

@@ -17,7 +17,7 @@ use inrush_base::{Error, Result};
 use inrush_expr::{Expr, SymMap};
 use inrush_loops::{Axis, Body, BufId, Stmt};
 
-/// How much memory traffic walks which axis in steps of one element: bytes, at the hints.
+/// How much memory traffic walks which axis in steps of one element, forwards or backwards: bytes, at the hints.
 pub(crate) struct Strides {
     bytes: Vec<(Axis, f64)>,
 }
@@ -38,7 +38,8 @@ impl Strides {
                 let points: f64 = used.iter().map(|a| ex.hint(a.size).max(1) as f64).product();
                 let size = flat.tables.buffers[buf.index()].dtype.size() as f64;
                 for a in used {
-                    if step(flat, offset, a) == Some(1) {
+                    // Backwards is as good as forwards: a warp reads the same lines.
+                    if matches!(step(flat, offset, a), Some(1 | -1)) {
                         match bytes.iter_mut().find(|(x, _)| x == a) {
                             Some((_, b)) => *b += points * size,
                             None => bytes.push((*a, points * size)),

@@ -17,12 +17,12 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 /// Columns that one program takes when neighbouring results are neighbours in memory.
-const COLUMNS: i64 = 64;
+pub(super) const COLUMNS: i64 = 64;
 /// Programs for each multiprocessor that keep the memory busy.
-const WAVES: i64 = 16;
+pub(super) const WAVES: i64 = 16;
 /// Elements of a row, and rows of a column, that a chunk should have at least.
-const ROW: i64 = 4096;
-const COLUMN: i64 = 128;
+pub(super) const ROW: i64 = 4096;
+pub(super) const COLUMN: i64 = 128;
 /// Chunks of an axis of varying size are a multiple of this long.
 const STEP: i64 = 64;
 
@@ -199,7 +199,7 @@ pub(super) fn reduces_columns(loops: &Loops, body: &Body) -> bool {
 
 /// Length of the chunks of a row of `n` elements that starts at a multiple of 16 bytes: so does every chunk, and its tile has no
 /// lanes to spare. More programs than `most` take several tiles each.
-fn whole_tiles(n: i64, most: i64) -> i64 {
+pub(super) fn whole_tiles(n: i64, most: i64) -> i64 {
     if n <= most * ROW {
         ROW
     } else {
@@ -208,7 +208,7 @@ fn whole_tiles(n: i64, most: i64) -> i64 {
 }
 
 /// Divides, rounding up.
-fn steps(n: i64, each: i64) -> i64 {
+pub(super) fn steps(n: i64, each: i64) -> i64 {
     (n + each - 1) / each
 }
 
@@ -312,7 +312,7 @@ fn fresh(ex: &Exprs, body: &Body, size: Expr, not: Option<Sym>) -> Axis {
 
 /// Cuts reduction axis `at` into chunks of `length`, the last of which is shorter if `ragged`; the axis of chunks becomes the first
 /// one.
-fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged: bool) {
+pub(super) fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged: bool) {
     let ex = &loops.exprs;
     let old = body.axes[body.outer + at];
     let count = ex.ceildiv(old.size, ex.int(length));
@@ -337,7 +337,7 @@ fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged: bool) {
     }
 }
 
-/// Reads and reduces only where `index < n`.
+/// Reads, writes and reduces only where `index < n`.
 fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: Expr, n: Expr) {
     let dtypes = body.dtypes(loops);
     let old = std::mem::take(&mut body.stmts);
@@ -374,7 +374,9 @@ fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: 
         s.map_operands(|o| map[o.index()]);
         let point = levels[k] == inrush_loops::Level::Point;
         match &mut s {
-            Stmt::Load { mask, .. } | Stmt::Indirect { mask, .. } if point => {
+            Stmt::Load { mask, .. } | Stmt::Indirect { mask, .. } | Stmt::Store { mask, .. }
+                if point =>
+            {
                 *mask = Some(match *mask {
                     None => inside,
                     Some(m) => push(
@@ -387,7 +389,7 @@ fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: 
                     ),
                 });
             }
-            Stmt::Reduce { op, value, .. } => {
+            Stmt::Reduce { op, value, .. } | Stmt::Scan { op, value, .. } => {
                 let d = value_dtype(&dtypes, &map, *value);
                 let least: Scalar = match op {
                     ReduceOp::ArgMax => neutral(ReduceOp::Max, d),

@@ -1,0 +1,235 @@
+//! Split scans for GPUs: running reductions of few long rows, by reduce, then scan.
+//!
+//! A program that walks a row alone reads it at a hundredth of the memory's rate. Chunks of the row are reduced at once, a scan of
+//! these results says what precedes each chunk, and chunks are then scanned at once:
+//!
+//! ```text
+//!                                 for c in chunks (parallel)
+//! acc = neutral                     total[c] = op over k of x[c*length + k]
+//! for k in 0..n                   acc = neutral
+//!   acc = op(acc, x[k])    ->     for c in chunks
+//!   y[k] = acc                      acc = op(acc, total[c]); until[c] = acc
+//!                                 for c in chunks (parallel)
+//!                                   before = until[c - 1] if c > 0 else neutral
+//!                                   for k in 0..length: y[..] = op(before, scan of x[c*length + k])
+//! ```
+//!
+//! The row is read twice. Reduce-then-scan: Merrill and Grimshaw, "Parallel scan for stream architectures", 2009.
+
+use inrush_base::{Caps, DType, Scalar};
+use inrush_expr::{Expr, Exprs};
+use inrush_loops::builder::sweep;
+use inrush_loops::eval::{combiner, neutral};
+use inrush_loops::{
+    Axis, Body, BufId, Level, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode,
+};
+use smallvec::smallvec;
+
+use super::gpu::{COLUMN, COLUMNS, ROW, WAVES, cut, points, reduces_columns, steps, whole_tiles};
+use super::{NOTHING, temp};
+
+/// Elements of a row from which three launches take less time than one program.
+const LEAST: i64 = 8 * ROW;
+
+/// Returns the three bodies that a scan of few long rows becomes, or `None` where it stays one.
+pub(super) fn split_scans(loops: &mut Loops, node: &Node, caps: &Caps) -> Option<[Body; 3]> {
+    let Node::Body(body) = node else { return None };
+    let length = chunk_length(loops, body, caps)?;
+    let mut body = body.clone();
+    let ex = &loops.exprs;
+    let n = body.reduction_axes()[0].size;
+    let ragged = !ex.is_int(ex.modulo(n, ex.int(length)), 0);
+    cut(loops, &mut body, 0, length, ragged);
+    Some(reduce_then_scan(loops, &body))
+}
+
+/// How many elements a chunk has; `None` where splitting does not pay or is not possible.
+fn chunk_length(loops: &Loops, body: &Body, caps: &Caps) -> Option<i64> {
+    let ex = &loops.exprs;
+    let [axis] = body.reduction_axes() else {
+        return None;
+    };
+    if body.indirect(axis.sym).is_some() || !splittable(ex, body) {
+        return None;
+    }
+    let (rows, n) = (points(ex, body.outer_axes()).max(1), ex.hint(axis.size));
+    let columns = reduces_columns(loops, body);
+    let programs = if columns {
+        (rows / COLUMNS).max(1)
+    } else {
+        rows
+    };
+    let units = caps.threads as i64;
+    if n < LEAST || programs >= units / 2 {
+        return None;
+    }
+    let most = (WAVES * units / programs).max(1);
+    Some(if columns {
+        COLUMN * steps(steps(n, most), COLUMN)
+    } else {
+        whole_tiles(n, most)
+    })
+}
+
+/// Returns true if the body is scans of values that depend on no other scan, statements at points, and stores of these.
+fn splittable(ex: &Exprs, body: &Body) -> bool {
+    let levels = body.levels(ex);
+    let mut late = vec![false; body.stmts.len()];
+    let mut scans = 0;
+    for (k, s) in body.stmts.iter().enumerate() {
+        late[k] = s.operands().iter().any(|o| late[o.index()]);
+        let fits = match s {
+            Stmt::Scan { op, dtype, .. } => {
+                scans += 1;
+                let before = late[k];
+                late[k] = true;
+                !before && combines(*op, *dtype)
+            }
+            Stmt::Store { mode, .. } => levels[k] == Level::Point && *mode == StoreMode::Set,
+            Stmt::Reduce { .. } | Stmt::Sort { .. } => false,
+            // An index that a scan gives names an element for other statements.
+            Stmt::Indirect { .. } => !late[k],
+            _ => true,
+        };
+        if !fits {
+            return false;
+        }
+    }
+    scans > 0
+}
+
+/// Returns true if results of chunks may be combined. A chunk's product of floats may be infinite where that of the row is zero.
+fn combines(op: ReduceOp, dtype: DType) -> bool {
+    combiner(op).is_some() && !(op == ReduceOp::Prod && dtype.is_float())
+}
+
+/// Makes the bodies of a scan whose first reduction axis, the last of the outer ones from now on, is that of chunks.
+fn reduce_then_scan(loops: &mut Loops, body: &Body) -> [Body; 3] {
+    let outer = body.outer + 1;
+    let over: Vec<Axis> = body.axes[..outer].to_vec();
+    let sizes: Vec<Expr> = over.iter().map(|a| a.size).collect();
+    let at: Vec<Expr> = over.iter().map(|a| loops.exprs.sym_expr(a.sym)).collect();
+    let mut before = at.clone();
+    before[body.outer] = loops.exprs.sub(at[body.outer], loops.exprs.int(1));
+
+    let mut reduce: Vec<Stmt> = (body.stmts.iter())
+        .map(|s| match s {
+            Stmt::Store { .. } => NOTHING,
+            Stmt::Scan { op, value, dtype } => Stmt::Reduce {
+                op: *op,
+                value: *value,
+                dtype: *dtype,
+            },
+            s => s.clone(),
+        })
+        .collect();
+    late_as_nothing(body, &mut reduce);
+    let (mut between, mut scan) = (Vec::new(), Vec::new());
+    let after_first = first_chunk(loops, &mut scan, at[body.outer]);
+    let mut new: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
+    for (k, s) in body.stmts.iter().enumerate() {
+        let mut s = s.clone();
+        s.map_operands(|o| new[o.index()]);
+        let mut id = push(&mut scan, s);
+        if let Stmt::Scan { op, dtype, .. } = &body.stmts[k] {
+            let (op, dtype) = (*op, *dtype);
+            let total = temp(loops, dtype, sizes.clone());
+            let until = temp(loops, dtype, sizes.clone());
+            reduce.push(store(total, &at, StmtId::from_index(k)));
+            let value = push(&mut between, load(total, &at, None, op, dtype));
+            let running = push(&mut between, Stmt::Scan { op, value, dtype });
+            between.push(store(until, &at, running));
+            let base = push(
+                &mut scan,
+                load(until, &before, Some(after_first), op, dtype),
+            );
+            // `combines` has seen that there is one.
+            let combine = combiner(op).unwrap_or(ScalarOp::Add);
+            let args = smallvec![base, id];
+            id = push(
+                &mut scan,
+                Stmt::Op {
+                    op: combine,
+                    args,
+                    dtype,
+                },
+            );
+        }
+        new.push(id);
+    }
+    let made = |axes: &[Axis], outer: usize, stmts: Vec<Stmt>| {
+        let mut made = Body {
+            axes: axes.to_vec(),
+            outer,
+            stmts,
+            origins: body.origins.clone(),
+        };
+        sweep(&loops.exprs, &mut made);
+        made
+    };
+    [
+        made(&body.axes, outer, reduce),
+        made(&over, body.outer, between),
+        made(&body.axes, outer, scan),
+    ]
+}
+
+/// Drops statements on scans' results, which exist after the scan only.
+fn late_as_nothing(body: &Body, stmts: &mut [Stmt]) {
+    let mut late = vec![false; stmts.len()];
+    for (k, s) in body.stmts.iter().enumerate() {
+        let on_scan = |o: &StmtId| late[o.index()] || matches!(body.stmt(*o), Stmt::Scan { .. });
+        late[k] = s.operands().iter().any(on_scan);
+        if late[k] {
+            stmts[k] = NOTHING;
+        }
+    }
+}
+
+/// Pushes statements that say if `chunk` is behind the first one.
+fn first_chunk(loops: &Loops, stmts: &mut Vec<Stmt>, chunk: Expr) -> StmtId {
+    let dtype = DType::I64;
+    let zero = push(
+        stmts,
+        Stmt::Index {
+            expr: loops.exprs.int(0),
+            dtype,
+        },
+    );
+    let expr = chunk;
+    let chunk = push(stmts, Stmt::Index { expr, dtype });
+    push(
+        stmts,
+        Stmt::Op {
+            op: ScalarOp::Lt,
+            args: smallvec![zero, chunk],
+            dtype,
+        },
+    )
+}
+
+fn push(stmts: &mut Vec<Stmt>, s: Stmt) -> StmtId {
+    stmts.push(s);
+    StmtId::from_index(stmts.len() - 1)
+}
+
+fn store(buf: BufId, at: &[Expr], value: StmtId) -> Stmt {
+    Stmt::Store {
+        buf,
+        coords: at.iter().copied().collect(),
+        value,
+        mode: StoreMode::Set,
+        mask: None,
+    }
+}
+
+/// A load that gives the neutral element where the mask is false.
+fn load(buf: BufId, at: &[Expr], mask: Option<StmtId>, op: ReduceOp, dtype: DType) -> Stmt {
+    let fill: Scalar = neutral(op, dtype);
+    Stmt::Load {
+        buf,
+        coords: at.iter().copied().collect(),
+        mask,
+        fill,
+    }
+}
