@@ -249,7 +249,8 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
     """Why calls of an inference graph must pass through AOTAutograd's wrappers, or None if these have nothing to do.
 
     The wrappers deduplicate inputs, make synthetic bases, replay mutations and views outside of the graph, wrap subclasses,
-    thread effect tokens and random states, count versions of mutated inputs, mark dynamic outputs.
+    thread effect tokens and random states, count versions of mutated inputs. They also mark outputs of dynamic sizes, which only
+    spares the frame behind a graph break a compilation for its first sizes.
     """
     from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 
@@ -269,8 +270,6 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
     plain = list(meta.subclass_inp_meta) + list(meta.subclass_fw_graph_out_meta)
     if any(not isinstance(m, (int, PlainTensorMeta)) for m in plain):
         return "tensor subclasses"
-    if any(getattr(o, "dynamic_dims", None) for o in meta.output_info):
-        return "outputs of dynamic size"
     if autocast_enabled():
         return "autocast"
     if fakified_first_call():
