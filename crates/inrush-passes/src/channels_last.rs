@@ -6,7 +6,7 @@
 //!
 //! # When
 //! On GPUs, if a library computes convolutions: cuDNN's kernels for half types read NHWC and transpose other layouts before and
-//! after. In inference graphs of constant sizes that hold mostly convolutions. Not if some convolution is grouped: cuDNN's
+//! after. In inference graphs that hold mostly convolutions; sizes may be symbols. Not if some convolution is grouped: cuDNN's
 //! depthwise kernels for NHWC are the slower ones.
 //!
 //! # Numerics

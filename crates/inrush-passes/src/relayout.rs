@@ -38,14 +38,14 @@ const PRODUCTS: [&str; 4] = [
     "aten.mm.default",
 ];
 
-/// Returns true for graphs whose layouts can change: sizes are constants, and nothing is written.
+/// Returns true for graphs whose layouts can change: sizes are constants, or symbols that are at least one, and nothing is written.
 pub(crate) fn is_plain(graph: &Graph, cx: &Context) -> bool {
-    let constant = |e: &Expr| graph.exprs.as_int(*e).is_some();
+    let ex = &graph.exprs;
+    let some = |e: &Expr| ex.as_int(*e).is_some() || ex.range(*e).lo >= 1;
     let plain = |ty: &Type| match ty {
-        Type::Tensor(t) => t.sizes.iter().chain(&t.strides).all(constant),
-        Type::Int(e) => constant(e),
+        Type::Tensor(t) => t.sizes.iter().all(some),
         Type::Float | Type::Bool => false,
-        Type::Constant(_) | Type::None | Type::Opaque(_) => true,
+        Type::Int(_) | Type::Constant(_) | Type::None | Type::Opaque(_) => true,
     };
     let user = |o: &Output| matches!(o.kind, OutputKind::User { .. });
     graph.values.iter().all(|v| plain(&v.ty))
