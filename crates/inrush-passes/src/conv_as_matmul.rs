@@ -6,7 +6,8 @@
 //! arithmetic.
 //!
 //! # When
-//! On GPUs, if a library computes products, in inference graphs of constant sizes, for convolutions without a bias of their own:
+//! On GPUs, if a library computes products, in inference graphs, for convolutions without a bias of their own. Filters have constant
+//! sizes; pictures may have symbolic ones within bounds, as those of a program for near sizes have, and their hints then count:
 //!
 //! - If a library computes convolutions too, only if every convolution of the graph is small. Over a picture or two cuDNN takes
 //!   the host longer than the device, and in float32 its kernels leave most of the device idle: a layer of ResNet-18 takes 57 us
@@ -32,10 +33,11 @@
 //! %10 y: f32[2, 4, 6, 6] strides [144, 1, 24, 4] = aten.permute.default(%9, [0, 3, 1, 2])
 //! ```
 
-use crate::convolution::{CONVOLUTION, Convolution, constant_sizes};
+use crate::convolution::{CONVOLUTION, Convolution};
 use crate::relayout::{Relayout, is_plain};
 use crate::{Context, Pass};
 use inrush_base::DType;
+use inrush_expr::{Expr, Exprs};
 use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 
 /// Sizes of convolutions that become products.
@@ -43,6 +45,8 @@ use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
 struct Limits {
     /// Most elements of all windows.
     elements: i64,
+    /// Most elements for any value of symbolic sizes.
+    always: i64,
     /// Fewest and most multiplications.
     work: (i64, i64),
     /// Most results of a convolution in float32 with fewer multiplications.
@@ -54,6 +58,7 @@ struct Limits {
 /// Where a library computes convolutions: sizes up to which a product is the faster one.
 const SMALL: Limits = Limits {
     elements: 1 << 21,
+    always: 1 << 25,
     work: (0, 1 << 29),
     results: 0,
     depthwise: true,
@@ -65,6 +70,7 @@ const SMALL: Limits = Limits {
 /// take 0.78 of their time, of 32 pictures 1.3.
 const IN_MEMORY: Limits = Limits {
     elements: 1 << 26,
+    always: 1 << 26,
     work: (1 << 24, i64::MAX),
     results: 1 << 17,
     depthwise: false,
@@ -109,12 +115,12 @@ fn run(graph: &mut Graph, cx: &Context) {
 struct Shape {
     c: Convolution,
     dtype: DType,
-    images: i64,
+    images: Expr,
     channels: i64,
     filters: i64,
     /// Height and width of the window, and of the result.
     window: [i64; 2],
-    out: [i64; 2],
+    out: [Expr; 2],
     depthwise: bool,
 }
 
@@ -127,17 +133,19 @@ impl Shape {
         if !float || filters.dtype != picture.dtype || c.bias.is_some() || c.transposed {
             return None;
         }
-        let sizes = |v: ValueId| -> Option<[i64; 4]> {
-            constant_sizes(graph, graph.tensor(v).ok()?)?
-                .try_into()
-                .ok()
-        };
-        let [images, channels, ..] = sizes(c.input)?;
-        let [count, of_group, h, w] = sizes(c.filters)?;
-        let [_, _, high, wide] = sizes(node.outs[0])?;
+        let ex = &graph.exprs;
+        let [images, channels, ..] = sizes(graph, c.input)?;
+        let [count, of_group, h, w] = sizes(graph, c.filters)?.map(|e| ex.as_int(e));
+        let [count, of_group, h, w] = [count?, of_group?, h?, w?];
+        let channels = ex.as_int(channels)?;
+        let [_, _, high, wide] = sizes(graph, node.outs[0])?;
         let product = |all: &[i64]| all.iter().copied().fold(1i64, i64::saturating_mul);
-        let results = product(&[images, high, wide]);
-        if product(&[results, count, of_group, h, w]) == 0 {
+        let (least, results, most) = bounds(ex, &[images, high, wide]);
+        if product(&[least, count, of_group, h, w]) <= 0 {
+            return None;
+        }
+        let window = product(&[if c.groups == 1 { of_group } else { count }, h, w]);
+        if product(&[most, window]) > limits.always {
             return None;
         }
         let depthwise = c.groups != 1;
@@ -168,6 +176,31 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Pixels of the result.
+    fn pixels(&self, ex: &Exprs) -> Expr {
+        ex.mul(self.out[0], self.out[1])
+    }
+}
+
+/// Returns the four sizes of a picture or of filters.
+fn sizes(graph: &Graph, v: ValueId) -> Option<[Expr; 4]> {
+    graph.tensor(v).ok()?.sizes.as_slice().try_into().ok()
+}
+
+/// Returns the least product of these sizes, the one that hints give, and the greatest.
+fn bounds(ex: &Exprs, sizes: &[Expr]) -> (i64, i64, i64) {
+    let product = |of: &dyn Fn(Expr) -> i64| {
+        let all = sizes.iter().map(|e| of(*e).max(0));
+        all.fold(1i64, i64::saturating_mul)
+    };
+    (
+        product(&|e| ex.range(e).lo),
+        product(&|e| ex.hint(e)),
+        product(&|e| ex.range(e).hi),
+    )
+}
+
 /// Calls in the place of one convolution.
 struct Maker<'a, 'b> {
     out: &'a mut Relayout<'b>,
@@ -175,15 +208,21 @@ struct Maker<'a, 'b> {
 }
 
 impl Maker<'_, '_> {
+    fn ex(&self) -> &Exprs {
+        &self.out.graph().exprs
+    }
+
+    fn int(&self, i: i64) -> Expr {
+        self.ex().int(i)
+    }
+
     fn ints(&self, of: &[i64]) -> Arg {
-        Arg::Ints(of.iter().map(|i| self.out.graph().exprs.int(*i)).collect())
+        Arg::Ints(of.iter().map(|i| self.int(*i)).collect())
     }
 
     /// Adds a call with a row-major result.
-    fn call(&mut self, op: &str, args: Vec<Arg>, dtype: DType, sizes: &[i64]) -> ValueId {
-        let ex = &self.out.graph().exprs;
-        let sizes = sizes.iter().map(|i| ex.int(*i)).collect();
-        let ty = TensorType::contiguous(ex, dtype, sizes);
+    fn call(&mut self, op: &str, args: Vec<Arg>, dtype: DType, sizes: &[Expr]) -> ValueId {
+        let ty = TensorType::contiguous(self.ex(), dtype, sizes.to_vec());
         self.out.call(self.like, op, args, ty)
     }
 
@@ -200,10 +239,10 @@ impl Maker<'_, '_> {
     }
 
     /// Adds a view of a row-major copy.
-    fn view(&mut self, v: ValueId, sizes: &[i64]) -> Option<ValueId> {
+    fn view(&mut self, v: ValueId, sizes: &[Expr]) -> Option<ValueId> {
         let v = self.out.contiguous(self.like, v)?;
         let dtype = self.out.graph().tensor(v).ok()?.dtype;
-        let args = vec![v.into(), self.ints(sizes)];
+        let args = vec![v.into(), Arg::Ints(sizes.to_vec())];
         Some(self.call("aten.view.default", args, dtype, sizes))
     }
 
@@ -224,8 +263,8 @@ impl Maker<'_, '_> {
         let numbers = [&s.window[..], &s.c.dilation, &s.c.padding, &s.c.stride];
         let mut args = vec![s.c.input.into()];
         args.extend(numbers.map(|n| self.ints(n)));
-        let length = s.channels * s.window[0] * s.window[1];
-        let sizes = [s.images, length, s.out[0] * s.out[1]];
+        let length = self.int(s.channels * s.window[0] * s.window[1]);
+        let sizes = [s.images, length, s.pixels(self.ex())];
         self.call("aten.im2col.default", args, s.dtype, &sizes)
     }
 
@@ -235,7 +274,7 @@ impl Maker<'_, '_> {
         for (k, stride) in s.c.stride.iter().enumerate().filter(|(_, s)| **s != 1) {
             let mut ty = self.out.graph().tensor(v).ok()?.clone();
             let ex = &self.out.graph().exprs;
-            ty.sizes[2 + k] = ex.int(s.out[k]);
+            ty.sizes[2 + k] = s.out[k];
             ty.strides[2 + k] = ex.mul(ty.strides[2 + k], ex.int(*stride));
             let numbers = [2 + k as i64, 0, i64::MAX, *stride].map(|i| Arg::Int(ex.int(i)));
             let mut args = vec![v.into()];
@@ -257,14 +296,15 @@ fn product(out: &mut Relayout, node: Node, s: &Shape) -> Option<()> {
         let windows = m.windows(s);
         m.permute(windows, &[0, 2, 1])?
     };
-    let length = s.channels * s.window[0] * s.window[1];
-    let rows = m.view(rows, &[s.images * s.out[0] * s.out[1], length])?;
-    let filters = m.view(s.c.filters, &[s.filters, length])?;
+    let length = m.int(s.channels * s.window[0] * s.window[1]);
+    let count = m.ex().mul(s.images, s.pixels(m.ex()));
+    let rows = m.view(rows, &[count, length])?;
+    let filters = m.view(s.c.filters, &[m.int(s.filters), length])?;
     let mut turned = m.out.graph().tensor(filters).ok()?.clone();
     turned.sizes.reverse();
     turned.strides.reverse();
     let filters = (m.out).call(m.like, "aten.t.default", vec![filters.into()], turned);
-    let sizes = [s.images * s.out[0] * s.out[1], s.filters];
+    let sizes = [count, m.int(s.filters)];
     let sums = m.call(MM, vec![rows.into(), filters.into()], s.dtype, &sizes);
     result(m, node, s, sums, s.filters)
 }
@@ -273,18 +313,19 @@ fn product(out: &mut Relayout, node: Node, s: &Shape) -> Option<()> {
 fn sums(out: &mut Relayout, node: Node, s: &Shape) -> Option<()> {
     let like = node.clone();
     let mut m = Maker { out, like: &like };
-    let (taps, pixels) = (s.window[0] * s.window[1], s.out[0] * s.out[1]);
+    let (taps, pixels) = (m.int(s.window[0] * s.window[1]), s.pixels(m.ex()));
+    let channels = m.int(s.channels);
     let windows = m.windows(s);
-    let windows = m.view(windows, &[s.images, s.channels, taps, pixels])?;
+    let windows = m.view(windows, &[s.images, channels, taps, pixels])?;
     let windows = m.permute(windows, &[0, 3, 1, 2])?;
     let windows = m.convert(windows, DType::F32)?;
-    let filters = m.view(s.c.filters, &[s.channels, taps])?;
+    let filters = m.view(s.c.filters, &[channels, taps])?;
     let filters = m.convert(filters, DType::F32)?;
-    let terms = [s.images, pixels, s.channels, taps];
+    let terms = [s.images, pixels, channels, taps];
     let args = vec![windows.into(), filters.into()];
     let terms = m.call("aten.mul.Tensor", args, DType::F32, &terms);
     let args = vec![terms.into(), m.ints(&[3]), Arg::Bool(false), Arg::None];
-    let sizes = [s.images, pixels, s.channels];
+    let sizes = [s.images, pixels, channels];
     let sums = m.call("aten.sum.dim_IntList", args, DType::F32, &sizes);
     let sums = m.convert(sums, s.dtype)?;
     result(m, node, s, sums, s.channels)
@@ -292,7 +333,8 @@ fn sums(out: &mut Relayout, node: Node, s: &Shape) -> Option<()> {
 
 /// Adds the convolution's result: a view of the sums, which have channels last.
 fn result(mut m: Maker, node: Node, s: &Shape, sums: ValueId, channels: i64) -> Option<()> {
-    let picture = m.view(sums, &[s.images, s.out[0], s.out[1], channels])?;
+    let sizes = [s.images, s.out[0], s.out[1], m.int(channels)];
+    let picture = m.view(sums, &sizes)?;
     let strides = m.out.graph().tensor(picture).ok()?.strides.clone();
     let strides = [0, 3, 1, 2].iter().map(|d| strides[*d]).collect();
     let args = vec![picture.into(), m.ints(&[0, 3, 1, 2])];

@@ -1,6 +1,6 @@
 //! Calls of `aten.convolution` as data.
 
-use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
+use inrush_graph::{Arg, Graph, Node, ValueId};
 
 pub(crate) const CONVOLUTION: &str = "aten.convolution.default";
 
@@ -62,9 +62,4 @@ impl Convolution {
             groups: graph.exprs.as_int(*groups)?,
         })
     }
-}
-
-/// Returns the sizes of a tensor, if all are constants.
-pub(crate) fn constant_sizes(graph: &Graph, t: &TensorType) -> Option<Vec<i64>> {
-    t.sizes.iter().map(|e| graph.exprs.as_int(*e)).collect()
 }
