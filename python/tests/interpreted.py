@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["INRUSH_INTERPRET"] = "cuda:h100"
@@ -244,7 +245,7 @@ def cases(row):
     yield "complex product", lambda: compare(complex_product, (x, y))
     yield "dynamic sizes", lambda: compare(product, (x, y), dynamic=True)
     # From 17 to 64 columns are near, then from 129 to 512.
-    various = (96, 64), (32, 48), (33, 48), (32, 50), (17, 9), (16, 16), (96, 32), (160, 2048)
+    various = (96, 64), (32, 48), (33, 48), (32, 50), (17, 9), (16, 16), (96, 32), (40, 1030)
     odd = (5, 301), (7, 129), (3, 128), (9, 512), (4, 513), (2, 1), (1, 400)
     rows = lambda a, b: (a.softmax(1) * b, a.sort(1).values, F.layer_norm(a, a.shape[1:]))  # noqa: E731
     yield "near, odd", lambda: near(rows, odd)
@@ -256,8 +257,10 @@ def cases(row):
     # The layout does not allow what the features are viewed as: they are laid out for it.
     flat = nn.Sequential(nn.Conv2d(3, 4, LARGE, padding=LARGE // 2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 24 * 24, 5))
     yield "channels last before a view", lambda: channels_last(flat, row)
-    for many in (1, 3):
-        yield f"small convolutions, {many}", lambda many=many: small_convolutions(many)
+    for many, picture in ((1, (19, 22)), (3, (9, 12))):
+        yield f"small convolutions, {many}", lambda many=many, picture=picture: small_convolutions(many, picture)
+    for dtype, slack in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+        yield f"convolutions of near sizes, {dtype}", lambda dtype=dtype, slack=slack: near_convolutions(dtype, slack)
     plain = lambda: compare(no_grad(nn.Conv2d(3, 4, 3, bias=False)), (torch.randn(2, 3, 9, 8),))  # noqa: E731
     yield "a small convolution as the result", plain
     yield "a large convolution among small ones", large_among_small
@@ -328,9 +331,22 @@ def as_exact(model, x, slack, **options):
                 assert (g.double() - w).norm() < slack * w.norm(), (x.dtype, float((g.double() - w).norm() / w.norm()))
 
 
-def small_convolutions(many):
+def small_convolutions(many, picture):
     for dtype, slack in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
-        as_exact(Small().eval().to(dtype), torch.randn(many, 3, 19, 22).to(dtype), slack)
+        as_exact(Small().eval().to(dtype), torch.randn(many, 3, *picture).to(dtype), slack)
+
+
+def near_convolutions(dtype, slack):
+    """Pictures of the traced sizes, near ones and others, for which convolutions are products, sums and a library's."""
+    layers = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.Conv2d(4, 6, 1)
+    model = nn.Sequential(*layers).eval().to(dtype)
+    exact, compiled = copy.deepcopy(model).double(), torch.compile(no_grad(model), backend="inrush", options={"strict": True}, dynamic=True)
+    for size in ((3, 3, 14, 12), (2, 3, 9, 10), (3, 3, 14, 12), (4, 3, 11, 15), (6, 3, 20, 17)):
+        x = torch.randn(size).to(dtype)
+        with torch.no_grad():
+            got, like, wanted = compiled(x), model(x), exact(x.double())
+        same_layout(got, like)
+        assert (got.double() - wanted).norm() < slack * wanted.norm(), size
 
 
 def sharing(conv, x):
@@ -374,8 +390,10 @@ def main():
         torch.manual_seed(0)
         row.clear()
         row |= {"name": name, "failed": None}
+        start = time.perf_counter()
         try:
             run()
+            row["seconds"] = round(time.perf_counter() - start, 1)
             done = inrush.last_compile()
             graphs = list(done.all_graphs())
             row |= {"kernels": done.kernels, "libraries": [op for g in graphs for op in g.libraries], "called": done.fallbacks}
