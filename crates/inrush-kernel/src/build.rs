@@ -54,6 +54,8 @@ struct Written {
     /// Nest of the store and whether it happens at every point of it.
     nest: usize,
     at_points: bool,
+    /// Where only some lanes were stored: a load of the same lanes alone takes the value.
+    mask: Option<ValId>,
 }
 
 /// How a value that was stored reaches a later load of the same place.

@@ -39,6 +39,7 @@ mod scans;
 pub(crate) use columns::split_columns;
 pub(crate) use gpu::has_few_rows;
 use online::{Known, Spread};
+use scans::Scanned;
 
 /// Splits every reduction for which it pays. Nodes stay in a valid order.
 pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options) -> Result<()> {
@@ -48,15 +49,18 @@ pub(crate) fn split_reductions(loops: &mut Loops, caps: &Caps, options: &Options
     };
     let nodes = std::mem::take(&mut loops.nodes);
     loops.nodes.reserve(nodes.len());
-    let mut known = Known::default();
+    let (mut known, mut scanned) = (Known::default(), Scanned::default());
     for mut node in nodes {
         if caps.gpu.is_some()
-            && let Some(bodies) = scans::split_scans(loops, &node, caps)
+            && let Node::Body(body) = &mut node
         {
-            reached(Way::SplitScan);
-            known.forget(loops, &node.writes());
-            loops.nodes.extend(bodies.map(Node::Body));
-            continue;
+            if let Some(bodies) = scanned.split(loops, body, caps) {
+                reached(Way::SplitScan);
+                known.forget(loops, &body.writes());
+                loops.nodes.extend(bodies.map(Node::Body));
+                continue;
+            }
+            scanned.follow(loops, body);
         }
         let length = match caps.gpu {
             Some(_) => {

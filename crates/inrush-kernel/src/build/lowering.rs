@@ -146,7 +146,9 @@ impl Lowering<'_, '_> {
         };
         let offset = self.expr(offset);
         let kbuf = self.b.buffer(buf, false);
-        if let Some(w) = self.b.written.get(&(kbuf, offset)) {
+        if let Some(w) = self.b.written.get(&(kbuf, offset))
+            && (w.mask.is_none() || w.mask == mask)
+        {
             let info = self.b.infos[w.value.index()];
             // Known at every point of the group, or made in this very point: no memory in between.
             let own = !((1u64 << self.b.shared) - 1);
@@ -532,13 +534,14 @@ impl Lowering<'_, '_> {
             let of = |b: &KBufId| tables.storage(buffers[b.index()].buf);
             self.b.written.retain(|(b, _), _| of(b) != storage);
         }
-        if mode == StoreMode::Set && mask.is_none() {
+        if mode == StoreMode::Set {
             self.b.written.insert(
                 (kbuf, offset),
                 Written {
                     value,
                     nest: self.nest,
                     at_points: depth == axes,
+                    mask,
                 },
             );
         }

@@ -12,7 +12,7 @@
 use inrush_base::{Caps, DType, Result, Scalar};
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::eval::neutral;
-use inrush_loops::{Axis, Body, BufId, Bufs, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
+use inrush_loops::{Axis, Body, BufId, Bufs, Level, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
@@ -313,8 +313,23 @@ fn fresh(ex: &Exprs, body: &Body, size: Expr, not: Option<Sym>) -> Axis {
 /// Cuts reduction axis `at` into chunks of `length`, the last of which is shorter if `ragged`; the axis of chunks becomes the first
 /// one.
 pub(super) fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged: bool) {
+    let levels = body.levels(&loops.exprs);
+    let outer = body.outer;
+    let chunk = cut_axis(loops, body, outer + at, length, ragged.then_some(&levels));
+    body.axes.insert(outer, chunk);
+}
+
+/// Has axis `at` go over the places of a chunk of `length`, and returns the axis of chunks. Where the last chunk is shorter, `ragged`
+/// tells which statements are of points.
+pub(super) fn cut_axis(
+    loops: &Loops,
+    body: &mut Body,
+    at: usize,
+    length: i64,
+    ragged: Option<&[Level]>,
+) -> Axis {
     let ex = &loops.exprs;
-    let old = body.axes[body.outer + at];
+    let old = body.axes[at];
     let count = ex.ceildiv(old.size, ex.int(length));
     let chunk = fresh(ex, body, count, None);
     let place = fresh(ex, body, ex.int(length), Some(chunk.sym));
@@ -323,22 +338,20 @@ pub(super) fn cut(loops: &Loops, body: &mut Body, at: usize, length: i64, ragged
         ex.sym_expr(place.sym),
     );
     let map = [(old.sym, index)].into_iter().collect();
-    let levels = body.levels(ex);
     for s in &mut body.stmts {
         for e in s.exprs_mut() {
             *e = ex.subst(*e, &map);
         }
     }
-    let outer = body.outer;
-    body.axes[outer + at] = place;
-    body.axes.insert(outer, chunk);
-    if ragged {
-        guard(loops, body, &levels, index, old.size);
+    body.axes[at] = place;
+    if let Some(levels) = ragged {
+        guard(loops, body, levels, index, old.size);
     }
+    chunk
 }
 
 /// Reads, writes and reduces only where `index < n`.
-fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: Expr, n: Expr) {
+fn guard(loops: &Loops, body: &mut Body, levels: &[Level], index: Expr, n: Expr) {
     let dtypes = body.dtypes(loops);
     let old = std::mem::take(&mut body.stmts);
     let mut out: Vec<Stmt> = Vec::with_capacity(old.len() + 8);
@@ -372,7 +385,7 @@ fn guard(loops: &Loops, body: &mut Body, levels: &[inrush_loops::Level], index: 
     // Statements of results stay unmasked: they run after the reduction.
     for (k, mut s) in old.into_iter().enumerate() {
         s.map_operands(|o| map[o.index()]);
-        let point = levels[k] == inrush_loops::Level::Point;
+        let point = levels[k] == Level::Point;
         match &mut s {
             Stmt::Load { mask, .. } | Stmt::Indirect { mask, .. } | Stmt::Store { mask, .. }
                 if point =>

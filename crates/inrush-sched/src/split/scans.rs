@@ -20,27 +20,120 @@ use inrush_base::{Caps, DType, Scalar};
 use inrush_expr::{Expr, Exprs};
 use inrush_loops::builder::sweep;
 use inrush_loops::eval::{combiner, neutral};
-use inrush_loops::{
-    Axis, Body, BufId, Level, Loops, Node, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode,
-};
+use inrush_loops::{Axis, Body, BufId, Level, Loops, ReduceOp, ScalarOp, Stmt, StmtId, StoreMode};
 use smallvec::smallvec;
 
-use super::gpu::{COLUMN, COLUMNS, ROW, WAVES, cut, points, reduces_columns, steps, whole_tiles};
+use super::gpu::{
+    COLUMN, COLUMNS, ROW, WAVES, cut, cut_axis, points, reduces_columns, steps, whole_tiles,
+};
 use super::{NOTHING, temp};
 
 /// Elements of a row from which three launches take less time than one program.
 const LEAST: i64 = 8 * ROW;
 
-/// Returns the three bodies that a scan of few long rows becomes, or `None` where it stays one.
-pub(super) fn split_scans(loops: &mut Loops, node: &Node, caps: &Caps) -> Option<[Body; 3]> {
-    let Node::Body(body) = node else { return None };
-    let length = chunk_length(loops, body, caps)?;
-    let mut body = body.clone();
+/// Rows that were scanned in chunks.
+#[derive(Default)]
+pub(super) struct Scanned {
+    rows: Vec<Row>,
+}
+
+/// A buffer of rows along a dimension, written in chunks.
+struct Row {
+    buf: BufId,
+    dim: usize,
+    size: Expr,
+    length: i64,
+}
+
+impl Scanned {
+    /// Returns the three bodies that a scan of few long rows becomes, or `None` where it stays one.
+    pub(super) fn split(
+        &mut self,
+        loops: &mut Loops,
+        body: &Body,
+        caps: &Caps,
+    ) -> Option<[Body; 3]> {
+        let length = chunk_length(loops, body, caps)?;
+        let axis = body.reduction_axes()[0];
+        self.note(loops, body, axis, length);
+        let mut body = body.clone();
+        let ragged = !divides(&loops.exprs, length, axis.size);
+        cut(loops, &mut body, 0, length, ragged);
+        Some(reduce_then_scan(loops, &body))
+    }
+
+    /// Notes what a body writes along an axis that is cut into chunks.
+    fn note(&mut self, loops: &Loops, body: &Body, axis: Axis, length: i64) {
+        for s in &body.stmts {
+            if let Stmt::Store { buf, coords, .. } = s
+                && let Some(dim) = dimension(loops, coords, axis)
+            {
+                self.rows.push(Row {
+                    buf: *buf,
+                    dim,
+                    size: axis.size,
+                    length,
+                });
+            }
+        }
+    }
+
+    /// Cuts a pointwise body that reads such rows into the same chunks, so that it joins the kernel that writes them. Chunks that
+    /// divide the row are left to fusion.
+    pub(super) fn follow(&mut self, loops: &Loops, body: &mut Body) {
+        if self.rows.is_empty() || body.is_reduction() || !sets_all(body) {
+            return;
+        }
+        let Some((at, length)) = self.chunks_of(loops, body) else {
+            return;
+        };
+        let axis = body.axes[at];
+        self.note(loops, body, axis, length);
+        let levels = vec![Level::Point; body.stmts.len()];
+        let chunk = cut_axis(loops, body, at, length, Some(&levels));
+        body.axes.insert(at, chunk);
+        body.outer += 1;
+    }
+
+    /// The axis along which a body reads rows in ragged chunks, and the length of these.
+    fn chunks_of(&self, loops: &Loops, body: &Body) -> Option<(usize, i64)> {
+        let ex = &loops.exprs;
+        let mut found = None;
+        for s in &body.stmts {
+            let Stmt::Load { buf, coords, .. } = s else {
+                continue;
+            };
+            let Some(row) = self.rows.iter().find(|r| r.buf == *buf) else {
+                continue;
+            };
+            let reads = |a: &Axis| dimension(loops, coords, *a) == Some(row.dim);
+            let at = body.axes.iter().position(reads)?;
+            let here = (at, row.length);
+            if body.axes[at].size != row.size || found.is_some_and(|f| f != here) {
+                return None;
+            }
+            found = Some(here);
+        }
+        found.filter(|(at, length)| !divides(ex, *length, body.axes[*at].size))
+    }
+}
+
+/// The only dimension that is exactly an axis, where no other counts it.
+fn dimension(loops: &Loops, coords: &[Expr], axis: Axis) -> Option<usize> {
     let ex = &loops.exprs;
-    let n = body.reduction_axes()[0].size;
-    let ragged = !ex.is_int(ex.modulo(n, ex.int(length)), 0);
-    cut(loops, &mut body, 0, length, ragged);
-    Some(reduce_then_scan(loops, &body))
+    let mut counts = (0..coords.len()).filter(|d| ex.contains_sym(coords[*d], axis.sym));
+    let dim = counts.next()?;
+    (counts.next().is_none() && coords[dim] == ex.sym_expr(axis.sym)).then_some(dim)
+}
+
+/// Returns true if all stores are plain.
+fn sets_all(body: &Body) -> bool {
+    let plain = |s: &Stmt| !matches!(s, Stmt::Store { mode, .. } if *mode != StoreMode::Set);
+    body.stmts.iter().all(plain)
+}
+
+fn divides(ex: &Exprs, length: i64, n: Expr) -> bool {
+    ex.is_int(ex.modulo(n, ex.int(length)), 0)
 }
 
 /// How many elements a chunk has; `None` where splitting does not pay or is not possible.
@@ -67,8 +160,16 @@ fn chunk_length(loops: &Loops, body: &Body, caps: &Caps) -> Option<i64> {
     Some(if columns {
         COLUMN * steps(steps(n, most), COLUMN)
     } else {
-        whole_tiles(n, most)
+        even_chunks(ex.as_int(axis.size), most).unwrap_or_else(|| whole_tiles(n, most))
     })
+}
+
+/// Length of chunks that divide a row and nearly fill their tiles. Pointwise kernels that read the row then join the last of the
+/// three: fusion splits their axis in the same way.
+fn even_chunks(n: Option<i64>, most: i64) -> Option<i64> {
+    let n = n.filter(|n| *n <= most * ROW)?;
+    let whole_vectors = (3 * ROW / 4..=ROW).rev().filter(|l| l % 8 == 0);
+    whole_vectors.into_iter().find(|l| n % l == 0)
 }
 
 /// Returns true if the body is scans of values that depend on no other scan, statements at points, and stores of these.
