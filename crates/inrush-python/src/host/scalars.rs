@@ -25,18 +25,18 @@ struct Kept {
     dtype: i32,
     /// The bytes of the element.
     value: u64,
-    copy: Copy,
+    copy: DeviceScalar,
 }
 
 /// A tensor without dimensions on the device.
-pub struct Copy {
+pub struct DeviceScalar {
     pub object: Py<PyAny>,
     pub address: u64,
 }
 
-impl Copy {
-    fn share(&self, py: Python<'_>) -> Copy {
-        Copy {
+impl DeviceScalar {
+    fn share(&self, py: Python<'_>) -> DeviceScalar {
+        DeviceScalar {
             object: self.object.clone_ref(py),
             address: self.address,
         }
@@ -58,7 +58,7 @@ impl Scalars {
         (device, stream): (Device, Stream),
         slot: usize,
         argument: (&Bound<'_, PyAny>, Handle),
-    ) -> PyResult<Option<Copy>> {
+    ) -> PyResult<Option<DeviceScalar>> {
         let (object, h) = argument;
         // SAFETY: the tensor is held by the caller.
         let ((dtype, on), (sizes, _)) = unsafe { (shims.kind(h)?, shims.shape(h)?) };
@@ -93,7 +93,7 @@ impl Scalars {
         let made = unsafe { shims.object(py, owned.handle)? };
         // It passes the number with its launch; a copy would wait for the device.
         made.call_method1(py, intern!(py, "fill_"), (object,))?;
-        let copy = Copy {
+        let copy = DeviceScalar {
             object: made,
             address,
         };

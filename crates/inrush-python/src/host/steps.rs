@@ -2,7 +2,7 @@
 
 use super::kinds;
 use super::run::{Call, laid_out, run_error, scalar, share};
-use super::scalars::Copy;
+use super::scalars::DeviceScalar;
 use super::shim::Handle;
 use super::tensor::Owned;
 use super::torch::{Frame, Torch};
@@ -164,7 +164,7 @@ fn lent(
     call: &Call<'_>,
     slot: usize,
     h: Handle,
-) -> PyResult<Option<Copy>> {
+) -> PyResult<Option<DeviceScalar>> {
     let Some(engine) = call.runner.code.engine() else {
         return Ok(None);
     };
