@@ -10,8 +10,8 @@
 //!           '--else---------------------------------------> all sizes
 //! ```
 //!
-//! A size is *near* if it is a multiple of 16 bytes as the traced one is, and is between a quarter
-//! of the next power of two and that power. So rows are loaded by vectors, and programs hold them
+//! A size is *near* if it is a multiple of 16 bytes as the traced one is (where that has rows start at such multiples), and is
+//! between a quarter of the next power of two and that power. So rows are loaded by vectors, and programs hold them
 //! whole. The second program is there if the graph has rows whose lengths are symbolic.
 
 use crate::fx::{Imported, Source};
@@ -209,26 +209,37 @@ pub fn near(imported: &Imported) -> (Vec<Near>, Vec<Check>) {
     let starts_whole = |e: Expr, scaled: &SymMap| {
         fork.is_int(fork.modulo(fork.subst(e, scaled), fork.int(LANES)), 0)
     };
-    for e in strides {
-        for s in ex.free_syms(e) {
+    for e in &strides {
+        for s in ex.free_syms(*e) {
             // Integer arguments bind whole symbols only.
             let at = (sizes.iter()).find(|(e, _, dim)| dim.is_some() && ex.as_sym(*e) == Some(s));
             let (Some((_, input, dim)), None, Some(size)) = (at, scaled.get(s), hint(ex, s)) else {
                 continue;
             };
+            let scale = |factor: i64| {
+                let near = Near::new(ex.sym_info(s).name, size, factor);
+                let (least, most) = near.part();
+                let part = fork.size_sym(&part_of(&near.name, factor), least, most);
+                (near, fork.mul(fork.int(factor), fork.sym_expr(part)))
+            };
+            // A multiple is asked for only where some rows then start whole that would not otherwise.
+            let helps = |factor: i64| {
+                let mut with = scaled.clone();
+                with.insert(s, scale(factor).1);
+                let gains = |e: &Expr| !starts_whole(*e, &scaled) && starts_whole(*e, &with);
+                size % factor == 0 && strides.iter().any(gains)
+            };
             let factor = match size {
-                _ if size <= 0 || starts_whole(e, &scaled) => 1,
-                _ if size % (2 * LANES) == 0 => 2 * LANES,
-                _ if size % LANES == 0 => LANES,
+                _ if size <= 0 => continue,
+                _ if helps(2 * LANES) => 2 * LANES,
+                _ if helps(LANES) => LANES,
                 _ => 1,
             };
-            let near = Near::new(ex.sym_info(s).name, size, factor);
-            if size <= 0 || factor == 1 && near.most == i64::MAX {
+            let (near, part) = scale(factor);
+            if factor == 1 && near.most == i64::MAX {
                 continue;
             }
-            let (least, most) = near.part();
-            let part = fork.size_sym(&part_of(&near.name, factor), least, most);
-            scaled.insert(s, fork.mul(fork.int(factor), fork.sym_expr(part)));
+            scaled.insert(s, part);
             let test = Test::Near {
                 factor,
                 least: near.least,
