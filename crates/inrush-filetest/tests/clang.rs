@@ -28,14 +28,19 @@ fn clang_takes_the_c_of_every_target() {
         return;
     };
     let words: Vec<&str> = clang.split_whitespace().collect();
-    for isa in [Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Scalar] {
+    let build = &|isa: Isa| {
         let functions = functions(isa);
         assert!(functions.len() > 100, "{}: few functions", isa.name());
         for unit in functions.chunks(UNIT) {
             compile(&words, isa, &inrush_c::unit(unit));
         }
         println!("{}: {} functions", isa.name(), functions.len());
-    }
+    };
+    std::thread::scope(|s| {
+        for isa in [Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Scalar] {
+            s.spawn(move || build(isa));
+        }
+    });
 }
 
 /// A kernel's instructions do not depend on the kernels before it.
