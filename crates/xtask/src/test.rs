@@ -49,8 +49,8 @@ const PROGRAMS: Draws = Draws {
 const SURVEYED: &str = "8";
 
 /// Tidy, docs, then every test of the workspace in release mode; the operator cases are written by PyTorch first. At the end
-/// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time. Without `every_case` Python tests with many
-/// cases run some of them.
+/// graphs are drawn, and `with_fuzz` the fuzz targets run, each for a bounded time. Without `every_case` some of the programs
+/// for GPUs run, and some cases of Python tests with many.
 pub(crate) fn test(no_python: bool, every_case: bool, with_fuzz: bool) -> Result<(), String> {
     let seed = SEED.get_or_init(commit_seed);
     step(&format!("formatting, lints, layers (INRUSH_SEED={seed})"));
@@ -67,7 +67,7 @@ pub(crate) fn test(no_python: bool, every_case: bool, with_fuzz: bool) -> Result
         run(Command::new(&python)
             .arg(root().join("python").join("gen_op_cases.py"))
             .arg(&cases))?;
-        gpu_kernels(&python)?;
+        gpu_kernels(&python, every_case)?;
         if let Some((clang, unicorn)) = clang() {
             env.push(("INRUSH_CLANG", clang));
             env.push(("INRUSH_UNICORN", unicorn));
@@ -264,11 +264,15 @@ fn clang() -> Option<(String, String)> {
 /// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
 const GPU_BUILDS: &str = "40";
 
+/// Of so many programs for GPUs one runs, which ones the seed decides.
+const GPU_SHARE: &str = "2";
+
 /// Graphs that are drawn for GPUs; the interpreter takes half a second for one.
 const GPU_DRAWN: &str = "16";
 
 /// The kernels of the file tests and of drawn graphs for GPUs, without a GPU: built by Triton, run in its interpreter.
-fn gpu_kernels(python: &str) -> Result<(), String> {
+fn gpu_kernels(python: &str, every_case: bool) -> Result<(), String> {
+    let share = if every_case { "1" } else { GPU_SHARE };
     step("GPU kernels");
     let found = Command::new(python)
         .args(["-c", "import triton, safetensors"])
@@ -338,7 +342,7 @@ fn gpu_kernels(python: &str) -> Result<(), String> {
         run(Command::new(python).arg(check).arg(folder).args(more))
     };
     check(&folder, &["--build", "cuda:90", "--limit", GPU_BUILDS])?;
-    check(&folder, &["--run", "--jobs", &workers(8)])?;
+    check(&folder, &["--run", "--share", share, "--jobs", &workers(8)])?;
     // The text of a kernel depends on the vendor: products in float64 have no `tl.dot` on some.
     let second = format!("{folder}_amd");
     _ = std::fs::remove_dir_all(&second);

@@ -43,6 +43,8 @@ struct Row {
     dim: usize,
     size: Expr,
     length: i64,
+    /// Points of the body that writes it.
+    points: i64,
 }
 
 impl Scanned {
@@ -73,13 +75,14 @@ impl Scanned {
                     dim,
                     size: axis.size,
                     length,
+                    points: points(&loops.exprs, &body.axes),
                 });
             }
         }
     }
 
     /// Cuts a pointwise body that reads such rows into the same chunks, so that it joins the kernel that writes them. Chunks that
-    /// divide the row are left to fusion.
+    /// divide the row are left to fusion. A body of more points, which broadcasts the rows, needs more programs.
     pub(super) fn follow(&mut self, loops: &Loops, body: &mut Body) {
         if self.rows.is_empty() || body.is_reduction() || !sets_all(body) {
             return;
@@ -95,7 +98,7 @@ impl Scanned {
         body.outer += 1;
     }
 
-    /// The axis along which a body reads rows in ragged chunks, and the length of these.
+    /// Returns the axis along which a body reads rows in ragged chunks, and the length of these.
     fn chunks_of(&self, loops: &Loops, body: &Body) -> Option<(usize, i64)> {
         let ex = &loops.exprs;
         let mut found = None;
@@ -109,7 +112,8 @@ impl Scanned {
             let reads = |a: &Axis| dimension(loops, coords, *a) == Some(row.dim);
             let at = body.axes.iter().position(reads)?;
             let here = (at, row.length);
-            if body.axes[at].size != row.size || found.is_some_and(|f| f != here) {
+            let other = body.axes[at].size != row.size || points(ex, &body.axes) > row.points;
+            if other || found.is_some_and(|f| f != here) {
                 return None;
             }
             found = Some(here);
@@ -118,7 +122,7 @@ impl Scanned {
     }
 }
 
-/// The only dimension that is exactly an axis, where no other counts it.
+/// Returns the dimension whose coordinate is the axis itself; `None` where another coordinate depends on the axis too.
 fn dimension(loops: &Loops, coords: &[Expr], axis: Axis) -> Option<usize> {
     let ex = &loops.exprs;
     let mut counts = (0..coords.len()).filter(|d| ex.contains_sym(coords[*d], axis.sym));
@@ -136,7 +140,7 @@ fn divides(ex: &Exprs, length: i64, n: Expr) -> bool {
     ex.is_int(ex.modulo(n, ex.int(length)), 0)
 }
 
-/// How many elements a chunk has; `None` where splitting does not pay or is not possible.
+/// Returns how many elements a chunk has; `None` where splitting does not pay or is not possible.
 fn chunk_length(loops: &Loops, body: &Body, caps: &Caps) -> Option<i64> {
     let ex = &loops.exprs;
     let [axis] = body.reduction_axes() else {
@@ -164,7 +168,7 @@ fn chunk_length(loops: &Loops, body: &Body, caps: &Caps) -> Option<i64> {
     })
 }
 
-/// Length of chunks that divide a row and nearly fill their tiles. Pointwise kernels that read the row then join the last of the
+/// Returns the length of chunks that divide a row and nearly fill their tiles. Pointwise kernels that read the row then join the last of the
 /// three: fusion splits their axis in the same way.
 fn even_chunks(n: Option<i64>, most: i64) -> Option<i64> {
     let n = n.filter(|n| *n <= most * ROW)?;
