@@ -1,15 +1,16 @@
 """Checks GPU kernels without a GPU: Triton builds each of them for each target, and its interpreter runs them.
 
-`triton_check.py FOLDER [--build cuda:90,hip:gfx942] [--run] [--jobs N] [--limit N] [--filter TEXT]`
+`triton_check.py FOLDER [--build cuda:90,hip:gfx942] [--run] [--jobs N] [--limit N] [--filter TEXT] [--share N]`
 
-FOLDER is what `inrush-gpucheck` wrote. Running compares whole programs with the loop interpreter's results. Exit code 1 when
-something fails.
+FOLDER is what `inrush-gpucheck` wrote. Running compares whole programs with the loop interpreter's results. With `--share N` and
+`INRUSH_SEED` one in N programs runs, which ones the seed decides. Exit code 1 when something fails.
 """
 
 import argparse
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -90,6 +91,12 @@ def build(folder, index, targets, args):
     return failures
 
 
+def left_out(name, share):
+    """Returns true if the seed leaves out a program, of which it takes one in `share`."""
+    seed = os.environ.get("INRUSH_SEED")
+    return seed is not None and random.Random(f"{seed} {name}").randrange(share) != 0
+
+
 def run(folder, index, args):
     """Runs whole programs in the interpreter."""
     import numpy as np
@@ -110,7 +117,7 @@ def run(folder, index, args):
 
     part, parts = (int(n) for n in args.part.split("/"))
     for program in index["programs"][part::parts]:
-        if args.filter not in program["name"]:
+        if args.filter not in program["name"] or left_out(program["name"], args.share):
             continue
         if program["refused"]:
             print(f"refused {program['name']}: {program['refused'][0].splitlines()[0]}")
@@ -185,6 +192,7 @@ def argument(a, storage):
 def run_in_processes(args):
     """Runs every n-th program in each of n processes, with one thread each. Returns the number of those that failed."""
     command = [sys.executable, __file__, str(args.folder), "--run", "--limit", str(args.limit), "--filter", args.filter]
+    command += ["--share", str(args.share)]
     command += ["--verbose"] * args.verbose
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     children = [subprocess.Popen([*command, "--part", f"{k}/{args.jobs}"], env=env) for k in range(args.jobs)]
@@ -200,6 +208,7 @@ def main():
     parser.add_argument("--part", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--filter", default="")
+    parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     index = json.loads((args.folder / "index.json").read_text())

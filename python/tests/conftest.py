@@ -21,12 +21,14 @@ import inrush
 from inrush import report as reports
 
 
-# Of a test with so many cases one in `SHARE` runs, which ones the seed decides, so that all are run within a few commits.
-MANY, SHARE = 4, 3
+# Of a test with so many cases one in `SHARE` runs, and of the tests of a file that is marked `by_commit` one in `RARE`. Which ones the
+# seed decides, so that all are run within a few commits.
+MANY, SHARE, RARE = 4, 3, 5
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "every_case: run all cases of a test whatever the seed, because they take no time")
+    config.addinivalue_line("markers", "by_commit: run a share of the tests of a file, because each takes long")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -37,11 +39,13 @@ def pytest_collection_modifyitems(config, items):
     tests = {}
     for item in items:
         if item.get_closest_marker("every_case") is None:
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            rare = item.get_closest_marker("by_commit") is not None
+            name = item.nodeid.partition("::" if rare else "[")[0]
+            tests.setdefault((name, RARE if rare else SHARE), []).append(item)
     left_out = set()
-    for name, cases in tests.items():
+    for (name, share), cases in tests.items():
         if len(cases) >= MANY:
-            kept = random.Random(f"{seed} {name}").sample(cases, math.ceil(len(cases) / SHARE))
+            kept = random.Random(f"{seed} {name}").sample(cases, math.ceil(len(cases) / share))
             left_out |= set(cases) - set(kept)
     config.hook.pytest_deselected(items=[i for i in items if i in left_out])
     items[:] = [i for i in items if i not in left_out]

@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 
 import inrush
 
+pytestmark = pytest.mark.by_commit
+
 
 @pytest.fixture(scope="module", autouse=True)
 def binaries():

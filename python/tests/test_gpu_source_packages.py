@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 import inrush
 
 NOWHERE = "/nonexistent/python"
+pytestmark = pytest.mark.by_commit
 
 
 class Chosen(torch.nn.Module):

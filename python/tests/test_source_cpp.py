@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.path.join(REPOSITORY, "target", "release", "inrush")
+pytestmark = pytest.mark.by_commit
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 import inrush  # noqa: E402
 
 COMPILER = shutil.which("c++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+pytestmark = [pytest.mark.by_commit, pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")]
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
 
 

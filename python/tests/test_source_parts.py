@@ -28,6 +28,7 @@ import inrush
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOL = os.path.join(REPOSITORY, "target", "release", "inrush")
+pytestmark = pytest.mark.by_commit
 
 # Of packages and their loader: signatures, several threads, errors of the compiler. Packages refuse what eager refuses in other words.
 OF_PACKAGES = {
