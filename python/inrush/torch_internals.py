@@ -250,7 +250,7 @@ def wrapper_is_idle(meta: Any, inputs: int) -> str | None:
 
     The wrappers deduplicate inputs, make synthetic bases, replay mutations and views outside of the graph, wrap subclasses,
     thread effect tokens and random states, count versions of mutated inputs. They also mark outputs of dynamic sizes, which only
-    spares the frame behind a graph break a compilation for its first sizes.
+    spares the frame after a graph break a compilation for its first sizes.
     """
     from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 

@@ -291,7 +291,7 @@ fn late_as_nothing(body: &Body, stmts: &mut [Stmt]) {
     }
 }
 
-/// Pushes statements that say if `chunk` is behind the first one.
+/// Pushes statements that say if `chunk` is not the first one.
 fn first_chunk(loops: &Loops, stmts: &mut Vec<Stmt>, chunk: Expr) -> StmtId {
     let dtype = DType::I64;
     let zero = push(
