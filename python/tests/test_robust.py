@@ -268,7 +268,7 @@ def test_exceptions_inside_a_custom_operator(op, kind):
     want = both().clone()
     op.error = kind
     try:
-        for n in range(24):
+        for n in range(64):
             with pytest.raises(kind, match="told to"):
                 both()
             if n == 3:
@@ -277,8 +277,8 @@ def test_exceptions_inside_a_custom_operator(op, kind):
     finally:
         op.error = None
     gc.collect()
-    # Sixteen tensors of 4 MiB were leaked otherwise.
-    assert resident() - before < 40 << 20
+    # At least 60 tensors of 4 MiB would be leaked. The allocator keeps up to a dozen, more or less from call to call.
+    assert resident() - before < 120 << 20
     torch.testing.assert_close(both(), want)
 
 
