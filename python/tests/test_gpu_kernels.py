@@ -10,7 +10,7 @@ import pytest
 
 import inrush
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+pytestmark = [pytest.mark.by_commit, pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")]
 HERE = os.path.dirname(__file__)
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(inrush.__file__)), "triton", "interpreter_shims.py")
 
