@@ -261,7 +261,7 @@ fn clang() -> Option<(String, String)> {
     }
 }
 
-/// Kernels that one run builds for each GPU; all of them run in Triton's interpreter.
+/// Kernels that one run builds for each GPU.
 const GPU_BUILDS: &str = "40";
 
 /// Of so many programs for GPUs one runs, which ones the seed decides.

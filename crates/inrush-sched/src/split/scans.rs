@@ -26,7 +26,7 @@ use smallvec::smallvec;
 use super::gpu::{
     COLUMN, COLUMNS, ROW, WAVES, cut, cut_axis, points, reduces_columns, steps, whole_tiles,
 };
-use super::{NOTHING, temp};
+use super::{NOTHING, late, temp};
 
 /// Elements of a row from which three launches take less time than one program.
 const LEAST: i64 = 8 * ROW;
@@ -61,7 +61,7 @@ impl Scanned {
         let mut body = body.clone();
         let ragged = !divides(&loops.exprs, length, axis.size);
         cut(loops, &mut body, 0, length, ragged);
-        Some(reduce_then_scan(loops, &body))
+        reduce_then_scan(loops, &body)
     }
 
     /// Notes what a body writes along an axis that is cut into chunks.
@@ -172,8 +172,8 @@ fn chunk_length(loops: &Loops, body: &Body, caps: &Caps) -> Option<i64> {
 /// three: fusion splits their axis in the same way.
 fn even_chunks(n: Option<i64>, most: i64) -> Option<i64> {
     let n = n.filter(|n| *n <= most * ROW)?;
-    let whole_vectors = (3 * ROW / 4..=ROW).rev().filter(|l| l % 8 == 0);
-    whole_vectors.into_iter().find(|l| n % l == 0)
+    let mut whole_vectors = (3 * ROW / 4..=ROW).rev().filter(|l| l % 8 == 0);
+    whole_vectors.find(|l| n % l == 0)
 }
 
 /// Returns true if the body is scans of values that depend on no other scan, statements at points, and stores of these.
@@ -188,7 +188,7 @@ fn splittable(ex: &Exprs, body: &Body) -> bool {
                 scans += 1;
                 let before = late[k];
                 late[k] = true;
-                !before && combines(*op, *dtype)
+                !before && combining(*op, *dtype).is_some()
             }
             Stmt::Store { mode, .. } => levels[k] == Level::Point && *mode == StoreMode::Set,
             Stmt::Reduce { .. } | Stmt::Sort { .. } => false,
@@ -203,13 +203,15 @@ fn splittable(ex: &Exprs, body: &Body) -> bool {
     scans > 0
 }
 
-/// Returns true if results of chunks may be combined. A chunk's product of floats may be infinite where that of the row is zero.
-fn combines(op: ReduceOp, dtype: DType) -> bool {
-    combiner(op).is_some() && !(op == ReduceOp::Prod && dtype.is_float())
+/// Returns the operation that combines results of chunks; `None` where they may not be. A chunk's product of floats may be infinite
+/// where that of the row is zero.
+fn combining(op: ReduceOp, dtype: DType) -> Option<ScalarOp> {
+    let overflows = op == ReduceOp::Prod && dtype.is_float();
+    combiner(op).filter(|_| !overflows)
 }
 
 /// Makes the bodies of a scan whose first reduction axis, the last of the outer ones from now on, is that of chunks.
-fn reduce_then_scan(loops: &mut Loops, body: &Body) -> [Body; 3] {
+fn reduce_then_scan(loops: &mut Loops, body: &Body) -> Option<[Body; 3]> {
     let outer = body.outer + 1;
     let over: Vec<Axis> = body.axes[..outer].to_vec();
     let sizes: Vec<Expr> = over.iter().map(|a| a.size).collect();
@@ -217,18 +219,23 @@ fn reduce_then_scan(loops: &mut Loops, body: &Body) -> [Body; 3] {
     let mut before = at.clone();
     before[body.outer] = loops.exprs.sub(at[body.outer], loops.exprs.int(1));
 
-    let mut reduce: Vec<Stmt> = (body.stmts.iter())
-        .map(|s| match s {
-            Stmt::Store { .. } => NOTHING,
-            Stmt::Scan { op, value, dtype } => Stmt::Reduce {
-                op: *op,
-                value: *value,
-                dtype: *dtype,
-            },
-            s => s.clone(),
-        })
-        .collect();
-    late_as_nothing(body, &mut reduce);
+    let mut totals = body.clone();
+    for s in &mut totals.stmts {
+        match s {
+            Stmt::Store { .. } => *s = NOTHING,
+            Stmt::Scan { op, value, dtype } => {
+                let (op, value, dtype) = (*op, *value, *dtype);
+                *s = Stmt::Reduce { op, value, dtype };
+            }
+            _ => {}
+        }
+    }
+    // What is computed of a scan's values has no place here.
+    let late = late(&totals, &loops.exprs);
+    let mut reduce = totals.stmts;
+    for (s, _) in reduce.iter_mut().zip(late).filter(|(_, late)| *late) {
+        *s = NOTHING;
+    }
     let (mut between, mut scan) = (Vec::new(), Vec::new());
     let after_first = first_chunk(loops, &mut scan, at[body.outer]);
     let mut new: Vec<StmtId> = Vec::with_capacity(body.stmts.len());
@@ -248,17 +255,8 @@ fn reduce_then_scan(loops: &mut Loops, body: &Body) -> [Body; 3] {
                 &mut scan,
                 load(until, &before, Some(after_first), op, dtype),
             );
-            // `combines` has seen that there is one.
-            let combine = combiner(op).unwrap_or(ScalarOp::Add);
-            let args = smallvec![base, id];
-            id = push(
-                &mut scan,
-                Stmt::Op {
-                    op: combine,
-                    args,
-                    dtype,
-                },
-            );
+            let (op, args) = (combining(op, dtype)?, smallvec![base, id]);
+            id = push(&mut scan, Stmt::Op { op, args, dtype });
         }
         new.push(id);
     }
@@ -272,23 +270,11 @@ fn reduce_then_scan(loops: &mut Loops, body: &Body) -> [Body; 3] {
         sweep(&loops.exprs, &mut made);
         made
     };
-    [
+    Some([
         made(&body.axes, outer, reduce),
         made(&over, body.outer, between),
         made(&body.axes, outer, scan),
-    ]
-}
-
-/// Drops statements on scans' results, which exist after the scan only.
-fn late_as_nothing(body: &Body, stmts: &mut [Stmt]) {
-    let mut late = vec![false; stmts.len()];
-    for (k, s) in body.stmts.iter().enumerate() {
-        let on_scan = |o: &StmtId| late[o.index()] || matches!(body.stmt(*o), Stmt::Scan { .. });
-        late[k] = s.operands().iter().any(on_scan);
-        if late[k] {
-            stmts[k] = NOTHING;
-        }
-    }
+    ])
 }
 
 /// Pushes statements that say if `chunk` is not the first one.
