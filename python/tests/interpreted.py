@@ -318,35 +318,30 @@ class Small(nn.Module):
         return y, self.head(y).view(x.shape[0], -1), F.max_pool2d(y, 2)
 
 
-def as_exact(model, x, slack, **options):
-    """Results of the compiled model are those of the model in float64, but for ``slack`` of their norm, and lie as eager's."""
+def as_exact(model, pictures, slack, **options):
+    """Results of the compiled model for each of the pictures are those of the model in float64, but for ``slack`` of their norm, and lie
+    as eager's."""
+    dynamic = options.pop("dynamic", None)
     exact = copy.deepcopy(model).double()
-    compiled = torch.compile(no_grad(model), backend="inrush", options={"strict": True, "cache": False, **options})
-    with torch.no_grad():
-        wanted, like = exact(x.double()), model(x)
-        for _ in range(2):
-            got = compiled(x)
-            same_layout(got, like)
-            for g, w in zip(tensors(got), tensors(wanted), strict=True):
-                assert (g.double() - w).norm() < slack * w.norm(), (x.dtype, float((g.double() - w).norm() / w.norm()))
+    compiled = torch.compile(no_grad(model), backend="inrush", dynamic=dynamic, options={"strict": True, "cache": False, **options})
+    for x in pictures:
+        with torch.no_grad():
+            got, wanted, like = compiled(x), exact(x.double()), model(x)
+        same_layout(got, like)
+        for g, w in zip(tensors(got), tensors(wanted), strict=True):
+            assert (g.double() - w).norm() < slack * w.norm(), (x.dtype, x.shape, float((g.double() - w).norm() / w.norm()))
 
 
 def small_convolutions(many, picture):
     for dtype, slack in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
-        as_exact(Small().eval().to(dtype), torch.randn(many, 3, *picture).to(dtype), slack)
+        as_exact(Small().eval().to(dtype), [torch.randn(many, 3, *picture).to(dtype)] * 2, slack)
 
 
 def near_convolutions(dtype, slack):
     """Pictures of the traced sizes, near ones and others, for which convolutions are products, sums and a library's."""
     layers = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.Conv2d(4, 6, 1)
-    model = nn.Sequential(*layers).eval().to(dtype)
-    exact, compiled = copy.deepcopy(model).double(), torch.compile(no_grad(model), backend="inrush", options={"strict": True}, dynamic=True)
-    for size in ((3, 3, 14, 12), (2, 3, 9, 10), (3, 3, 14, 12), (4, 3, 11, 15), (6, 3, 20, 17)):
-        x = torch.randn(size).to(dtype)
-        with torch.no_grad():
-            got, like, wanted = compiled(x), model(x), exact(x.double())
-        same_layout(got, like)
-        assert (got.double() - wanted).norm() < slack * wanted.norm(), size
+    sizes = (3, 3, 14, 12), (2, 3, 9, 10), (3, 3, 14, 12), (4, 3, 11, 15), (6, 3, 20, 17)
+    as_exact(nn.Sequential(*layers).eval().to(dtype), [torch.randn(size).to(dtype) for size in sizes], slack, dynamic=True)
 
 
 def sharing(conv, x):
@@ -372,7 +367,7 @@ def large_among_small():
 def channels_last(model, row):
     """Tells how many tensors are laid out anew, by the text of stage rewrite."""
     with tempfile.TemporaryDirectory() as folder:
-        as_exact(model.eval().bfloat16(), torch.randn(2, 3, 24, 24).bfloat16(), 0.02, trace=folder)
+        as_exact(model.eval().bfloat16(), [torch.randn(2, 3, 24, 24).bfloat16()] * 2, 0.02, trace=folder)
         (text,) = (os.path.join(at, f) for at, _, files in os.walk(folder) for f in files if f.endswith("-rewrite.txt"))
         with open(text, encoding="utf-8") as lines:
             whole, *_ = lines.read().split("\n\n")
