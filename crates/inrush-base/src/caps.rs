@@ -84,10 +84,59 @@ pub struct Gpu {
     pub dot_f64: bool,
     /// The copy engine takes tensor maps that the host made.
     pub tensor_maps: bool,
+    /// Which products of halves are persistent kernels, where a library would do them otherwise.
+    pub persistent_products: PersistentProducts,
     /// A kernel may start before the one before it has ended, and waits for it by an instruction (`griddepcontrol`).
     pub programmatic_launch: bool,
     /// Programs of the second and third grid dimension at most.
     pub max_grid_yz: u32,
+}
+
+/// Which products of halves are kernels that take tile after tile.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PersistentProducts {
+    /// None: nothing was measured on the device, or a library is to do all.
+    Never,
+    /// Large ones, and where a library does others those with pointwise work on their results.
+    Large,
+    /// All whose operands the copy engine takes.
+    Always,
+}
+
+impl Gpu {
+    /// Rows and columns of what a program of a persistent product takes at once.
+    pub const PAIR: (i64, i64) = (128, 256);
+
+    /// Returns true if a product of halves, `m` by `n` with sums of `k` terms, keeps the device busy as a persistent kernel: the
+    /// pipeline fills, and in the last round few multiprocessors have nothing to do. It takes up to 5 % longer than a library's
+    /// product then, and what follows it is nearly free. To change a number, measure with `python/bench/gpu_products.py`.
+    pub fn prefers_persistent(&self, m: i64, n: i64, k: i64) -> bool {
+        const ROUNDS: i64 = 3;
+        const TERMS: i64 = 512;
+        const PERCENT: i64 = 90;
+        let units = (self.multiprocessors as i64).max(1);
+        let (rows, columns) = Gpu::PAIR;
+        let along = |n: i64, block: i64| n / block + (n % block > 0) as i64;
+        let pairs = along(m, rows).saturating_mul(along(n, columns));
+        let rounds = along(pairs, units);
+        match self.persistent_products {
+            PersistentProducts::Never => false,
+            PersistentProducts::Always => true,
+            PersistentProducts::Large => {
+                k >= TERMS
+                    && rounds >= ROUNDS
+                    && pairs.saturating_mul(100) >= (rounds * units).saturating_mul(PERCENT)
+            }
+        }
+    }
+
+    /// Returns true if such a product and the pointwise work on its result take less time as one kernel than as a library's product
+    /// and a kernel: what memory takes for the result outweighs what the product loses.
+    pub fn prefers_epilogue(&self, m: i64, n: i64, k: i64) -> bool {
+        const TERMS: i64 = 8192;
+        let few = self.persistent_products == PersistentProducts::Always || k <= TERMS;
+        few && self.prefers_persistent(m, n, k)
+    }
 }
 
 impl Caps {

@@ -17,7 +17,7 @@ pub mod tally;
 pub mod text;
 mod threads;
 
-pub use caps::{Caps, Gpu, Isa};
+pub use caps::{Caps, Gpu, Isa, PersistentProducts};
 pub use decimal::{Digits, digits};
 pub use device::{Device, Preset, Properties, Runs};
 pub use dtype::{DType, DTypeClass, promote};

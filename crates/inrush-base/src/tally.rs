@@ -88,6 +88,7 @@ ways! {
     BlockScan "block: scans",
     BlockSort "block: sorts",
     BlockProduct "block: products",
+    BlockTakesTiles "block: persistent products",
     BlockSkinny "block: products of few rows",
     BlockAttention "block: attention",
     BlockCausal "block: causal attention",

@@ -204,7 +204,7 @@ impl Tiler<'_, '_> {
                 let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
                 block_with(loops.tables(), axes, bodies, locals, &self.context, &choose)
             }
-            Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context),
+            Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context, pointers),
             Step::Attention(a) => block_attention(loops.tables(), a, &self.context),
             Step::Library(c) => Err(Error::unsupported(format!(
                 "the library function `{}`, which runs on CPUs only",

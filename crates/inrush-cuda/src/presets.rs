@@ -1,7 +1,7 @@
 //! GPU models as numbers.
 
 use super::KIND;
-use inrush_base::{Caps, DType, Gpu, Preset, Properties};
+use inrush_base::{Caps, DType, Gpu, PersistentProducts, Preset, Properties};
 
 pub(crate) const ALL: &[Preset] = &[
     Preset {
@@ -38,6 +38,10 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
         bf16_atomics: true,
         dot_f64: true,
         tensor_maps: true,
+        persistent_products: match arch {
+            "90" => PersistentProducts::Large,
+            _ => PersistentProducts::Never,
+        },
         programmatic_launch: true,
         max_grid_yz: 65535,
     }
@@ -67,6 +71,7 @@ pub fn caps(p: &Properties) -> Option<Caps> {
 fn a100() -> Caps {
     let gpu = Gpu {
         tensor_maps: false,
+        persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         ..gpu("80", 108, 163, &[DType::F8E5M2])
     };

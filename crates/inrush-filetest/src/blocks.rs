@@ -172,6 +172,7 @@ fn tally(b: &Block) {
     let long = |p: &inrush_kernel::block::Product| p.block > 64;
     reached(match (&b.product, role, tiles.count()) {
         (Some(p), ..) if long(p) => Way::BlockSkinny,
+        (Some(p), ..) if p.persistent => Way::BlockTakesTiles,
         (Some(_), ..) => Way::BlockProduct,
         (None, None, 2..) => Way::BlockTransposed,
         (None, None, _) => Way::BlockFlat,

@@ -192,7 +192,9 @@ impl Writer {
                     &context,
                     &one,
                 ),
-                Step::Contraction(c) => block_contraction(plan.loops.tables(), c, &context),
+                Step::Contraction(c) => {
+                    block_contraction(plan.loops.tables(), c, &context, self.pointers)
+                }
                 Step::Attention(a) => block_attention(plan.loops.tables(), a, &context),
                 Step::Library(_) => Err(Error::unsupported("a library function on a GPU")),
             };

@@ -6,7 +6,7 @@ mod driver;
 
 pub use driver::driver;
 
-use inrush_base::{Caps, DType, Device, Gpu, Preset, Properties, Runs};
+use inrush_base::{Caps, DType, Device, Gpu, PersistentProducts, Preset, Properties, Runs};
 
 /// The name of this kind of device.
 const KIND: &str = "rocm";
@@ -64,6 +64,7 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
         // Triton 3.6 assigns the matrix instructions of gfx942, for which it has no lowering in float64.
         dot_f64: arch != "gfx942",
         tensor_maps: false,
+        persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         max_grid_yz: 65535,
     }

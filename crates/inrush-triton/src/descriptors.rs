@@ -26,22 +26,29 @@ const MAX_RANK: usize = 5;
 /// Strides and addresses that the copy engine takes are multiples of this; so is the length of a tile's rows.
 const BYTES: i64 = 16;
 
-/// A tile of a buffer: an element for every point of the block's tile.
+/// A tile of a buffer: an element for every point of the block's tile, or of an operand's.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Strided {
-    buf: KBufId,
+    pub buf: KBufId,
     /// Offset of the tensor's first element. It depends on no axis of the tile.
-    base: Expr,
+    pub base: Expr,
     /// By dimension of the tile.
-    strides: Vec<Expr>,
+    pub strides: Vec<Expr>,
+    /// Sizes of the tensor and of the tile, by dimension.
+    pub extents: Vec<Expr>,
+    pub blocks: Vec<i64>,
     /// Dimensions of the tile from the slowest in memory to the fastest.
-    order: Vec<usize>,
+    pub order: Vec<usize>,
 }
 
 impl Emitter<'_> {
-    /// Returns how tiles are to be named. Only kernels of their own with offsets of 32 bits have a choice.
+    /// Returns how tiles are to be named. Only kernels of their own with offsets of 32 bits have a choice. A persistent product
+    /// stores by tensor maps.
     fn pointers(&self) -> Pointers {
         match (self.role, self.block.chosen) {
+            (Role::Kernel { .. }, None) if self.is_persistent() && !self.block.wide => {
+                Pointers::Map
+            }
             (Role::Kernel { .. }, Some(t)) if !self.block.wide => t.pointers,
             _ => Pointers::Plain,
         }
@@ -74,25 +81,26 @@ impl Emitter<'_> {
             buf,
             base,
             strides: coefs.to_vec(),
+            extents: dims.iter().map(|i| self.block.dims[*i].extent).collect(),
+            blocks: dims.iter().map(|i| self.block.dims[*i].block).collect(),
             order,
         })
     }
 
     /// Returns true if the copy engine takes a tile.
     fn fits_engine(&self, s: &Strided) -> bool {
-        let (ex, dims) = (self.exprs, self.tile_dims());
+        let ex = self.exprs;
         let size = self.block.buffers[s.buf.index()].dtype.size() as i64;
         let whole = |e: Expr| ex.is_int(ex.modulo(ex.mul(e, ex.int(size)), ex.int(BYTES)), 0);
         let Some((last, others)) = s.order.split_last() else {
             return false;
         };
-        let fast = &self.block.dims[dims[*last]];
-        let long = |i: &usize| ex.range(self.block.dims[*i].extent).hi <= i32::MAX as i64;
+        let long = |e: &Expr| ex.range(*e).hi <= i32::MAX as i64;
         ex.is_int(s.strides[*last], 1)
             && others.iter().all(|i| whole(s.strides[*i]))
             && whole(s.base)
-            && fast.block * size >= BYTES
-            && dims.iter().all(long)
+            && s.blocks[*last] * size >= BYTES
+            && s.extents.iter().all(long)
     }
 
     /// Returns true if a launch can bring the descriptor of a tile: nothing about it depends on the program, and it is not empty.
@@ -102,30 +110,29 @@ impl Emitter<'_> {
             let known = |sym: &Sym| self.block.sizes.iter().any(|p| p.sym == *sym);
             ex.free_syms(e).iter().all(known)
         };
-        let extents = self.tile_dims().into_iter();
         params(s.base)
             && s.strides.iter().all(|e| params(*e))
-            && (extents.map(|i| self.block.dims[i].extent)).all(|e| params(e) && ex.range(e).lo > 0)
+            && (s.extents.iter()).all(|e| params(*e) && ex.range(*e).lo > 0)
     }
 
     /// The parameters for descriptors that launches bring.
     pub(crate) fn maps(&self) -> Result<Vec<Argument>> {
-        if self.pointers() != Pointers::Map {
+        if self.pointers() != Pointers::Map && !self.is_persistent() {
             return Ok(Vec::new());
         }
-        let (ex, dims) = (self.exprs, self.tile_dims());
+        let ex = self.exprs;
         let mut values = SymMap::default();
         (self.block.sizes.iter()).for_each(|p| values.insert(p.sym, p.value));
         (self.descriptors.iter().enumerate())
             .map(|(name, s)| {
-                let of = |i: &usize| &self.block.dims[dims[*i]];
-                let extents = s.order.iter().map(|i| of(i).extent);
+                let extents = s.order.iter().map(|i| s.extents[*i]);
                 let numbers: Vec<Expr> = std::iter::once(s.base)
                     .chain(extents)
                     .chain(s.order.iter().map(|i| s.strides[*i]))
                     .map(|e| ex.subst(e, &values))
                     .collect();
-                let block: Vec<String> = s.order.iter().map(|i| of(i).block.to_string()).collect();
+                let block: Vec<String> =
+                    (s.order.iter()).map(|i| s.blocks[*i].to_string()).collect();
                 let b = &self.block.buffers[s.buf.index()];
                 Ok(Argument {
                     name: format!("desc{name}"),

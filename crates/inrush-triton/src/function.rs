@@ -18,7 +18,7 @@ use crate::Argument;
 use crate::fused::Fused;
 use crate::programmatic_launch;
 use crate::tail_masks::{self, TailMask};
-use crate::{contiguity, dot, helpers};
+use crate::{contiguity, dot, helpers, persistent};
 use inrush_base::{Caps, Result};
 use inrush_expr::{Exprs, Sym};
 use inrush_kernel::block::{Attention, Block, BlockItem, Dim, DimRole, Results};
@@ -203,15 +203,21 @@ pub(crate) fn emit<'a>(
     e.facts.contiguous = contiguity::neighbours(&e);
     e.facts.runs = crate::online_softmax::runs(&e);
     e.facts.narrow = crate::attention::narrow_positions(&e);
-    e.header()?;
-    e.describe(&block.items)?;
-    if let Some(p) = &block.product {
-        e.product(p)?;
-    }
-    if let Some(a) = &block.attention {
-        e.attention(a)?;
-    } else {
-        e.body()?;
+    match (&block.product, &block.attention) {
+        (Some(p), _) if p.persistent => e.persistent_product(p)?,
+        (Some(p), _) => {
+            e.begin()?;
+            e.product(p)?;
+            e.body()?;
+        }
+        (None, Some(a)) => {
+            e.begin()?;
+            e.attention(a)?;
+        }
+        (None, None) => {
+            e.begin()?;
+            e.body()?;
+        }
     }
     let constants = e.constants();
     let body = e.writer.lines.join("\n");
@@ -376,6 +382,9 @@ impl Emitter<'_> {
         {
             out.push(("KBLOCK", p.block));
         }
+        if self.is_persistent() {
+            out.push(("PROGRAMS", persistent::programs(self.caps)));
+        }
         if let Some(a) = &self.block.attention {
             out.extend([("DBLOCK", a.d.block), ("NBLOCK", a.n.block)]);
         }
@@ -413,12 +422,16 @@ impl Emitter<'_> {
         }
     }
 
+    /// Writes which points this program works on, and the descriptors of what it accesses.
+    fn begin(&mut self) -> Result<()> {
+        self.header()?;
+        self.describe(&self.block.items)
+    }
+
     /// Which point of every axis this program works on.
     fn header(&mut self) -> Result<()> {
         let dims = self.block.dims.clone();
-        let grid: Vec<usize> = (0..dims.len())
-            .filter(|i| dims[*i].role == DimRole::Grid)
-            .collect();
+        let grid = self.grid();
         if !grid.is_empty() {
             let number = match self.role {
                 Role::Kernel { .. } => "tl.program_id(0)",
@@ -438,9 +451,34 @@ impl Emitter<'_> {
             });
         }
         self.places(&grid, &counts);
-        for &i in &grid {
+        self.points()?;
+        if let Some(i) = self.block.reduced() {
+            let d = dims[i];
+            self.names.symbols.insert(d.sym, "r".into());
+            if d.role == DimRole::Persistent {
+                let along = self.along(i);
+                let range = self.neighbours("tl.arange(0, RBLOCK)".into());
+                let range = self.widened(format!("{range}{along}"));
+                self.line(format!("r = {range}"));
+                self.mask_line(i, &d)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The axes that are shared out over the grid.
+    pub(crate) fn grid(&self) -> Vec<usize> {
+        let dims = self.block.dims.iter().enumerate();
+        (dims.filter(|(_, d)| d.role == DimRole::Grid))
+            .map(|(i, _)| i)
+            .collect()
+    }
+
+    /// `x` and the like, with their masks, from `xpid`.
+    pub(crate) fn points(&mut self) -> Result<()> {
+        for i in self.grid() {
             let letter = self.letter(i);
-            let d = &dims[i];
+            let d = &self.block.dims[i];
             if !d.is_tile() {
                 self.line(format!("{letter} = {letter}pid"));
             } else {
@@ -452,17 +490,6 @@ impl Emitter<'_> {
             }
             self.names.symbols.insert(d.sym, letter.into());
             self.mask_line(i, d)?;
-        }
-        if let Some(i) = self.block.reduced() {
-            let d = dims[i];
-            self.names.symbols.insert(d.sym, "r".into());
-            if d.role == DimRole::Persistent {
-                let along = self.along(i);
-                let range = self.neighbours("tl.arange(0, RBLOCK)".into());
-                let range = self.widened(format!("{range}{along}"));
-                self.line(format!("r = {range}"));
-                self.mask_line(i, &d)?;
-            }
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ mod horizontal_fusion;
 mod memory;
 mod online_softmax;
 mod ops;
+mod persistent;
 mod programmatic_launch;
 mod reduce;
 mod tail_masks;
@@ -144,7 +145,7 @@ pub fn emit(
         source,
         arguments,
         constants: emitted.constants,
-        programs: block.programs,
+        programs: persistent::launched(&loops.exprs, block, caps),
         warps: block.warps,
         stages: block.stages,
         asserts: emitted.asserts,

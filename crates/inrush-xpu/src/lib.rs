@@ -6,7 +6,7 @@ mod driver;
 
 pub use driver::{driver, open};
 
-use inrush_base::{Caps, DType, Device, Gpu, Preset, Properties, Runs};
+use inrush_base::{Caps, DType, Device, Gpu, PersistentProducts, Preset, Properties, Runs};
 
 /// The name of this kind of device.
 const KIND: &str = "xpu";
@@ -63,6 +63,7 @@ fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
         bf16_atomics,
         dot_f64: true,
         tensor_maps: false,
+        persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         max_grid_yz: 65535,
     }

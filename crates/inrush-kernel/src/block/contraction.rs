@@ -11,7 +11,7 @@ use super::axes::{linearize, set_shared};
 use super::plan::{exact, finish, refuse_locals, set_arguments};
 use super::renumber::renumber;
 use super::sizes;
-use super::{Block, Context, Dim, DimRole, Operand, Product};
+use super::{Block, Context, Dim, DimRole, Operand, Pointers, Product, Tile};
 use crate::build::Builder;
 use crate::finish::origins;
 use crate::flatten::Flat;
@@ -20,35 +20,78 @@ use inrush_base::{Error, Result, Scalar};
 use inrush_expr::Expr;
 use inrush_loops::{Access, Axis, Body, BufId, Contraction, Stmt, Tables};
 
-/// Makes the block program of a contraction.
-pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> Result<Block> {
+/// Makes the block program of a contraction. Large products whose operands are matrices that tensor maps describe are persistent;
+/// with `pointers` of that kind all of them are.
+pub fn block_contraction(
+    tables: Tables,
+    c: &Contraction,
+    context: &Context,
+    pointers: Pointers,
+) -> Result<Block> {
     let ex = tables.exprs;
     let Some(gpu) = &context.caps.gpu else {
         return Err(Error::internal("block programs are for GPUs"));
     };
-    let Indexed {
-        flat,
-        axes: [batch, m, n, k],
-        a,
-        b,
-    } = index(tables, c)?;
-    let dtype = tables.buffers[a.0.index()].dtype;
-    let other = tables.buffers[b.0.index()].dtype;
-    if dtype != other || !dtype.is_float() {
+    let indexed = index(tables, c)?;
+    let [a, b] = [&indexed.a, &indexed.b].map(|o| tables.buffers[o.0.index()].dtype);
+    if a != b || !a.is_float() {
         return Err(Error::unsupported(format!(
-            "a product of {dtype} with {other} on a GPU"
+            "a product of {a} with {b} on a GPU"
         )));
     }
-    let hint = |a: Axis| ex.hint(a.size).max(1);
-    let points = [batch, m, n, k].map(hint);
+    let points = indexed.axes.map(|a| ex.hint(a.size).max(1));
     let device = sizes::Device {
         units: gpu.multiprocessors as i64,
         shared: gpu.shared_bytes as i64,
     };
+    let maps = gpu.tensor_maps && pointers == Pointers::Map;
+    let [batch, m, n, terms] = points;
+    if batch == 1 && (maps || gpu.prefers_persistent(m, n, terms)) {
+        let tile = sizes::persistent(a.size() as i64, staged_bytes(tables, c), &device);
+        let block = (tile.map(|t| build(tables, c, context, &indexed, t, true))).transpose()?;
+        let fits = |b: &Block| (b.product.as_ref()).is_some_and(|p| p.matrices(ex, b).is_some());
+        if let Some(block) = block.filter(fits) {
+            return Ok(block);
+        }
+    }
     let plain = c.k.len() <= 1 && c.m.len() <= 1;
-    let tile = sizes::contraction(points, dtype.size(), plain, &device);
+    let tile = sizes::contraction(points, a.size(), plain, &device);
+    build(tables, c, context, &indexed, tile, false)
+}
 
-    let builder = Builder::new(&flat, &[])?;
+/// Returns the bytes of shared memory that an epilogue takes for each point of its tile: what is stored waits there for the copy
+/// engine, in one place for all tiles of a dtype, and what is loaded comes there, one tile after the other.
+fn staged_bytes(tables: Tables, c: &Contraction) -> i64 {
+    let dtype = |b: BufId| tables.buffers[b.index()].dtype;
+    let spans = |coords: &[Expr], axes: &[Axis]| {
+        (axes.iter()).any(|a| coords.iter().any(|e| tables.exprs.contains_sym(*e, a.sym)))
+    };
+    let (mut stored, mut loaded) = (Vec::new(), 0);
+    for s in &c.epilogue.stmts {
+        match s {
+            Stmt::Store { buf, .. } if !stored.contains(&dtype(*buf)) => stored.push(dtype(*buf)),
+            Stmt::Load { buf, coords, .. } if spans(coords, &c.m) && spans(coords, &c.n) => {
+                loaded = loaded.max(dtype(*buf).size());
+            }
+            _ => {}
+        }
+    }
+    let stored: usize = stored.iter().map(|d| d.size()).sum();
+    (stored + loaded) as i64
+}
+
+/// Makes the block program with the tile that was chosen.
+fn build(
+    tables: Tables,
+    c: &Contraction,
+    context: &Context,
+    indexed: &Indexed,
+    tile: Tile,
+    persistent: bool,
+) -> Result<Block> {
+    let ex = tables.exprs;
+    let [batch, m, n, k] = indexed.axes;
+    let builder = Builder::new(&indexed.flat, &[])?;
     refuse_locals(&builder)?;
     let dim = |axis: Axis, block: i64| Dim {
         sym: axis.sym,
@@ -70,14 +113,15 @@ pub fn block_contraction(tables: Tables, c: &Contraction, context: &Context) -> 
         offset,
     };
     block.product = Some(Product {
-        a: operand(a),
-        b: operand(b),
+        a: operand(indexed.a),
+        b: operand(indexed.b),
         k: k.sym,
         extent: k.size,
         block: tile.r,
         exact: exact(ex, k.size, tile.r, DimRole::Looped),
         dtype: c.dtype,
         group: 8,
+        persistent,
     });
     block.stages = tile.stages;
     set_arguments(ex, &mut block);

@@ -22,6 +22,7 @@ mod contraction;
 mod horizontal_fusion;
 mod online_softmax;
 mod online_variance;
+mod persistent;
 mod place;
 mod plan;
 mod renumber;
@@ -37,6 +38,7 @@ use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 pub use attention::{Attention, Blocks, List, Results, Side, block_attention};
 pub use contraction::block_contraction;
 pub use horizontal_fusion::{Piece, fuse_horizontally};
+pub use persistent::Matrix;
 pub use verify::{verify, verify_launch};
 
 /// A block program.
@@ -388,6 +390,8 @@ pub struct Product {
     pub dtype: DType,
     /// Rows of tiles that run at the same time, so that they share what they read in the caches.
     pub group: i64,
+    /// Each multiprocessor runs one program, which takes pairs of tiles side by side until none is left. Operands are tensor maps.
+    pub persistent: bool,
 }
 
 /// One side of a product: its elements at an offset in the symbols of the tile and of `k`.

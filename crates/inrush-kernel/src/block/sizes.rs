@@ -15,6 +15,7 @@
 
 use super::{Pointers, Tile};
 use crate::flatten::Flat;
+use inrush_base::Gpu;
 use inrush_expr::{Expr, Exprs, Sym};
 use inrush_loops::{Axis, Body, BufId, Stmt};
 
@@ -394,6 +395,27 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, plain: bool, device: &
         stages: if narrow { 3 } else { 2 },
         ..Tile::PLAIN
     }
+}
+
+/// Sizes the tile of a persistent product with operands of `bytes` bytes an element. The epilogue takes `staged` bytes of shared memory
+/// for each point of a tile; nothing if they leave less than two stages of the operands.
+pub(super) fn persistent(bytes: i64, staged: i64, device: &Device) -> Option<Tile> {
+    const STEP: i64 = 64;
+    const MOST: i64 = 4;
+    // Barriers, one for each stage and more.
+    const BARRIERS: i64 = 1 << 10;
+    let (rows, columns) = Gpu::PAIR;
+    let stage = (rows + columns) * STEP * bytes;
+    let left = device.shared - BARRIERS - staged * rows * columns / 2;
+    let stages = (left / stage).min(MOST);
+    (stages >= 2).then_some(Tile {
+        x: columns / 2,
+        y: rows,
+        r: STEP,
+        warps: 8,
+        stages: stages as u32,
+        ..Tile::PLAIN
+    })
 }
 
 /// Most rows of a product that memory bounds: those of the smallest tile of tensor cores.

@@ -238,6 +238,9 @@ impl Verifier<'_> {
         if self.buf(p.a.buf)?.dtype != self.buf(p.b.buf)?.dtype {
             return broken("a product of two dtypes");
         }
+        if p.persistent && p.matrices(ex, b).is_none() {
+            return broken("a persistent product with operands that tensor maps do not describe");
+        }
         // The items see the sum only.
         self.syms.pop();
         Ok(())

@@ -21,7 +21,7 @@ impl Emitter<'_> {
     }
 
     /// Writes items in order.
-    pub(super) fn items(&mut self, items: &[BlockItem]) -> Result<()> {
+    pub(crate) fn items(&mut self, items: &[BlockItem]) -> Result<()> {
         for item in items {
             match item {
                 BlockItem::Let(v) => self.define(*v)?,

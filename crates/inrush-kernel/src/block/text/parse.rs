@@ -171,6 +171,7 @@ impl BlockParser<'_> {
         let exact = self.p.s.eat_word("exact")?;
         self.p.s.expect_word("group")?;
         let group = self.p.positive()?;
+        let persistent = self.p.s.eat_word("persistent")?;
         self.p.s.end_of_line()?;
         let after = std::mem::replace(&mut self.p.s, operands);
         let (a, b) = (self.operand()?, {
@@ -188,6 +189,7 @@ impl BlockParser<'_> {
             exact,
             dtype,
             group,
+            persistent,
         }))
     }
 

@@ -159,7 +159,7 @@ impl Printer<'_> {
             return;
         };
         let text = format!(
-            "product {} {}[{}], {}[{}] for {} = {} < {} by {}{} group {}",
+            "product {} {}[{}], {}[{}] for {} = {} < {} by {}{} group {}{}",
             p.dtype,
             p.a.buf,
             self.show(p.a.offset),
@@ -171,6 +171,7 @@ impl Printer<'_> {
             p.block,
             if p.exact { " exact" } else { "" },
             p.group,
+            if p.persistent { " persistent" } else { "" },
         );
         self.line(1, Some(Place::Product), text);
     }
