@@ -305,6 +305,21 @@ fn gpu_kernels(python: &str, every_case: bool) -> Result<(), String> {
         "inrush-filetest",
     ];
     cargo(&[&run_quietly[..], &command, &[&drawn]].concat(), &[])?;
+    let products = root().join("target").join("drawn_products_for_gpus");
+    _ = std::fs::remove_dir_all(&products);
+    let products = products.display().to_string();
+    let family = ["--family", "product of halves"];
+    cargo(
+        &[
+            &run_quietly[..],
+            &command[..3],
+            &family,
+            &command[3..],
+            &[&products],
+        ]
+        .concat(),
+        &[],
+    )?;
     cargo(
         &[
             "run",
@@ -330,6 +345,8 @@ fn gpu_kernels(python: &str, every_case: bool) -> Result<(), String> {
             "map",
             "tests",
             &tests,
+            "tests",
+            &products,
             "pointers",
             "plain",
             "tests",

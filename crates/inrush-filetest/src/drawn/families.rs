@@ -54,6 +54,7 @@ const FAMILIES: &[(&str, usize, Family)] = &[
     ("long scan", 1, rare::long_scan),
     ("norm between products", 1, rare::in_place),
     ("turned tile", 1, rare::turned),
+    ("product of halves", 1, rare::halves),
     ("list of tensors", 1, rare::list),
 ];
 

@@ -91,7 +91,7 @@ fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
     let fixed = |n: &inrush_graph::Node| kinds.iter().any(|k| n.op.contains(k));
     let free = m.ranges.is_empty() && !m.g.nodes.iter().any(fixed);
     settings.extend(std::mem::take(&mut m.ranges));
-    let pointers = m.r.of(&["plain", "plain", "descriptor", "block"]);
+    let pointers = m.r.of(&["plain", "plain", "descriptor", "block", "map"]);
     let mut graph = m.finish(&format!("drawn{seed}"));
     let mut sizes = Vec::new();
     if named.unwrap_or_else(|| m.r.odds(1, 3))

@@ -348,6 +348,37 @@ pub(super) fn long_scan(m: &mut Make) -> Option<ValueId> {
     m.one(op, vec![Arg::Value(x), d])
 }
 
+/// A product of halves whose operands tensor maps describe, as rows or as columns, with a bias or a factor for each element.
+pub(super) fn halves(m: &mut Make) -> Option<ValueId> {
+    m.whole = false;
+    let dtype = m.r.of(&[DType::BF16, DType::F16]);
+    // Tiles have 128 rows and columns, and a program takes two side by side.
+    let (rows, columns) = (
+        m.r.of(&[8, 120, 128, 136, 264]),
+        m.r.of(&[8, 128, 248, 264, 392]),
+    );
+    let terms = match rows * columns {
+        ..8_192 => m.r.of(&[8, 56, 64, 72, 136]),
+        8_192..40_000 => m.r.of(&[8, 16]),
+        _ => 8,
+    };
+    let matrix = |m: &mut Make, a: i64, b: i64| {
+        let strides = if m.r.odds(1, 2) { [b, 1] } else { [1, a] };
+        m.input_with(dtype, &[a, b], &strides)
+    };
+    let (x, w) = (matrix(m, rows, terms), matrix(m, terms, columns));
+    if m.r.odds(1, 2) {
+        let bias = m.input(dtype, &[columns]);
+        return m.one("aten.addmm.default", [bias, x, w].map(Arg::Value).to_vec());
+    }
+    let product = m.one("aten.mm.default", vec![Arg::Value(x), Arg::Value(w)])?;
+    let factor = matrix(m, rows, columns);
+    m.one(
+        "aten.mul.Tensor",
+        vec![Arg::Value(product), Arg::Value(factor)],
+    )
+}
+
 /// A matrix and a transposed one, whose rows start at multiples of 16 bytes or do not.
 pub(super) fn turned(m: &mut Make) -> Option<ValueId> {
     let dtype = m.r.of(&[DType::F32, DType::F32, DType::F16, DType::I64]);

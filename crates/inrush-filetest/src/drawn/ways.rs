@@ -43,6 +43,7 @@ const BLOCKS: &[Way] = &[
     Way::BlockScan,
     Way::BlockSort,
     Way::BlockProduct,
+    Way::BlockTakesTiles,
     Way::BlockSkinny,
     Way::BlockAttention,
     Way::BlockCausal,
@@ -113,6 +114,7 @@ pub(super) fn family(way: Way) -> Option<&'static str> {
         Way::BlockSort => "order",
         Way::BlockAtomic | Way::BlockLookUp => "scatter",
         Way::BlockProduct | Way::BlockSkinny => "product",
+        Way::BlockTakesTiles => "product of halves",
         Way::BlockAttention | Way::BlockCausal => "attention",
         _ => return None,
     })
