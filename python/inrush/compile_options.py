@@ -9,6 +9,7 @@ from typing import Any, Mapping
 from inrush._native import InputError
 
 # What `torch.compile(mode=...)` may say. They differ in what GPUs do; a CPU has one mode.
+PRODUCTS = ("auto", "library", "kernel")
 POINTERS = ("plain", "block", "descriptor", "map")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -39,6 +40,11 @@ class Options:
     """How kernels for a GPU name the elements of strided tiles: by plain pointers, by ``"block"`` pointers, which Triton has up
     to 3.8, by tensor ``"descriptor"`` s that each program makes, which go through the copy engine of Hopper and later, or by
     tensor ``"map"`` s: such descriptors, made once for a launch (before Hopper as ``"descriptor"``). Tuning tries all of them."""
+
+    products: str = "auto"
+    """What multiplies matrices of half types on a GPU: ``"auto"`` takes kernels, in which what follows the product is fused, where
+    they are as fast as the vendor's library, ``"library"`` never, and ``"kernel"`` wherever the copy engine of Hopper takes the
+    operands. Few rows are kernels in any case."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,6 +90,12 @@ def _pointers(name: str, value: Any) -> str:
     return str(value)
 
 
+def _products(name: str, value: Any) -> str:
+    if value not in PRODUCTS:
+        raise InputError(f"option `{name}` takes one of {', '.join(map(repr, PRODUCTS))}, not {value!r}")
+    return str(value)
+
+
 _CHECKS = {
     "strict": _flag,
     "fallback_random": _flag,
@@ -94,6 +106,7 @@ _CHECKS = {
     "cudagraphs": _flag,
     "tune": _tune,
     "pointers": _pointers,
+    "products": _products,
 }
 
 

@@ -242,6 +242,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
             "cudagraphs": options.cudagraphs,
             "tune": {False: "never", True: "now"}.get(options.tune, "at call"),
             "pointers": options.pointers,
+            "products": options.products,
             "trace": trace_folder(options, gm, report.kind),
             "later": later,
         }

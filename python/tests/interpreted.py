@@ -209,6 +209,22 @@ def epilogues(x, w, b):
     return F.relu(rows + b), F.relu(torch.addmm(b, x, w)), F.relu(b + x @ w)
 
 
+def persistent_products(m, n, k, dtype, by_columns, dynamic):
+    """Products of halves by kernels, operands by rows and the first few by columns, are near those in float64, gradients too."""
+    f = lambda x, w, b, c: (F.gelu(torch.addmm(b, x, w)), torch.mm(x, w) * torch.sigmoid(c))  # noqa: E731
+    args = [torch.randn(m, k), torch.randn(k, n) / 4, torch.randn(n), torch.randn(m, n)]
+    args = [a.t().contiguous().t() if at < by_columns else a for at, a in enumerate(args)]
+    ours = [a.to(dtype).requires_grad_() for a in args]
+    exact = [a.detach().double().requires_grad_() for a in ours]
+    got = torch.compile(f, backend="inrush", options={"strict": True, "cache": False, "products": "kernel"}, dynamic=dynamic)(*ours)
+    wanted = f(*exact)
+    sum(o.float().sin().sum() for o in got).backward()
+    sum(o.sin().sum() for o in wanted).backward()
+    far = 0.1 if dtype == torch.bfloat16 else 0.02
+    for g, w in zip((*got, *(a.grad for a in ours)), (*wanted, *(a.grad for a in exact)), strict=True):
+        assert g.dtype == dtype and (g.double() - w).norm() <= far * w.norm(), g
+
+
 def large_epilogues():
     """Sums are rounded once, which eager does where it is asked for one product with a bias only."""
     args = torch.randn(2048, 3).half(), torch.randn(3, 2048).half(), torch.randn(2048).half()
@@ -275,6 +291,8 @@ def cases(row):
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         yield f"products of one row, {dtype}", lambda dtype=dtype: one_row(dtype)
     yield "large products with activations", large_epilogues
+    for case in ((200, 296, 72, torch.bfloat16, 0, False), (130, 264, 24, torch.float16, 1, True), (8, 8, 8, torch.bfloat16, 2, True)):
+        yield f"persistent products, {case}", lambda case=case: persistent_products(*case)
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))

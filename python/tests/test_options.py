@@ -22,7 +22,7 @@ def test_an_unknown_option_lists_the_known():
 
 @pytest.mark.parametrize(
     "given",
-    [{"strict": 1}, {"threads": 0}, {"threads": True}, {"threads": "2"}, {"trace": 5}, {"fallback_random": None}, {"tune": "later"}, {"pointers": "blocks"}],
+    [{"strict": 1}, {"threads": 0}, {"threads": True}, {"threads": "2"}, {"trace": 5}, {"fallback_random": None}, {"tune": "later"}, {"pointers": "blocks"}, {"products": "cublas"}],
 )
 def test_bad_values_are_refused(given):
     with pytest.raises(inrush.InputError, match=f"option `{next(iter(given))}` takes"):

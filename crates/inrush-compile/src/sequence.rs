@@ -27,7 +27,7 @@ use crate::{Code, Options, Pipeline, Refusals, Retile, Unit, library};
 use inrush_base::{Caps, DType, Error, ErrorKind, Result};
 use inrush_c::Function;
 use inrush_expr::{Expr, Sym};
-use inrush_graph::{Graph, InputKind, NodeId, OutputKind, OutputValue, Type, ValueId};
+use inrush_graph::{Graph, InputKind, Node, NodeId, OutputKind, OutputValue, Type, ValueId};
 use inrush_passes::Source;
 use inrush_program::{GpuKernel, Program, Size, SizeId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -205,13 +205,18 @@ pub fn compile_sequence(
         let called = partition::must_call(graph, caps.gpu.is_some());
         (called, partition::Held::default())
     };
+    let outs = called.keys().flat_map(|n| &graph.nodes[n.index()].outs);
+    let kept: FxHashSet<ValueId> = outs.copied().collect();
+    let is_kept = |n: &Node| n.outs.iter().any(|v| kept.contains(v));
+    let large = inrush_passes::large_products(graph, caps, &is_kept);
     for (n, node) in graph.nodes.iter().enumerate() {
         let why = match caps.gpu {
             Some(_) => {
                 let calls = options.libraries.serve(&node.op)
                     && options.libraries.takes(graph, node)
                     && !partition::has_short_rows(graph, node)
-                    && !inrush_passes::has_few_rows(graph, node);
+                    && !inrush_passes::has_few_rows(graph, node)
+                    && !large[n];
                 calls.then_some(library::REASON)
             }
             None if request.alone => None,

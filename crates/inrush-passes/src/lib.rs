@@ -25,6 +25,7 @@ mod expand_masks;
 mod expand_numbers;
 mod expand_repeats;
 mod few_rows;
+mod large_products;
 mod merge_convolutions;
 mod online_attention;
 mod planar;
@@ -46,6 +47,7 @@ pub use expand_masks::expand_masks;
 pub use expand_numbers::expand_numbers;
 pub use expand_repeats::expand_repeats;
 pub use few_rows::has_few_rows;
+pub use large_products::large_products;
 pub use planar::planar;
 pub use source::{Source, sources};
 

@@ -32,7 +32,8 @@ const ACTIVATION: &str = "aten._addmm_activation.default";
 const RELU: &str = "aten.relu.default";
 const GELU: &str = "aten.gelu.default";
 const MM: &str = "aten.mm.default";
-const VIEWS: [&str; 2] = ["aten.view.default", "aten._unsafe_view.default"];
+/// Views of all elements in their order.
+pub(crate) const VIEWS: [&str; 2] = ["aten.view.default", "aten._unsafe_view.default"];
 
 /// Fewest elements of a product: 8 MiB of halves, whose kernel takes an H200 4 us.
 const ELEMENTS: i64 = 1 << 22;

@@ -6,7 +6,8 @@
 //!
 //! # When
 //! On GPUs, if a library computes `mm`, the bias is a vector, the factors are 1, and some reader of the sum, through views, is
-//! compiled. Otherwise the addition would be a kernel of its own. A product of few rows is a kernel that adds the bias itself.
+//! compiled. Otherwise the addition would be a kernel of its own. Products of few rows, and large ones with pointwise work on their
+//! results, are kernels that add the bias themselves.
 //!
 //! # Numerics
 //! In half precision the product is rounded before the bias is added.
@@ -21,6 +22,7 @@
 
 use crate::effects::may_alias;
 use crate::few_rows::has_few_rows;
+use crate::large_products::large_products;
 use crate::readers::Readers;
 use crate::{Context, Pass};
 use inrush_graph::{Arg, Graph, Node, Type, ValueId};
@@ -40,10 +42,12 @@ fn run(graph: &mut Graph, cx: &Context) {
         return;
     }
     let readers = Readers::of(graph);
-    let splits: Vec<bool> = (graph.nodes.iter())
-        .map(|n| {
+    let large = large_products(graph, cx.caps, &|n| cx.is_kept(n));
+    let splits: Vec<bool> = (graph.nodes.iter().zip(large))
+        .map(|(n, large)| {
             is_sum_with_bias(graph, cx, n)
                 && !has_few_rows(graph, n)
+                && !large
                 && is_read_by_kernels(graph, cx, &readers, n.outs[0])
         })
         .collect();

@@ -17,7 +17,7 @@ use crate::compile::{self, Outcome, Pending, Report, Settings, State, Tune, spec
 use crate::errors::raise;
 use crate::host::run::{MachineCode, Runner};
 use crate::host::shim::shims;
-use inrush_base::Error;
+use inrush_base::{Error, PersistentProducts};
 use inrush_host::program::HostProgram;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -401,6 +401,15 @@ pub fn compile_fx(
             "pointers" => {
                 let name: String = v.extract()?;
                 settings.pointers = name.parse().map_err(crate::errors::raise)?;
+            }
+            "products" => {
+                let name: String = v.extract()?;
+                settings.products = match name.as_str() {
+                    "auto" => None,
+                    "library" => Some(PersistentProducts::Never),
+                    "kernel" => Some(PersistentProducts::Always),
+                    _ => return Err(PyValueError::new_err(format!("products by `{name}`"))),
+                };
             }
             "tune" => {
                 let name: String = v.extract()?;

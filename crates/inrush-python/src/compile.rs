@@ -160,10 +160,13 @@ fn program(
     watch.end("import", &text);
     let request = request(&imported, settings);
     let pool = pool(py, settings.threads)?;
-    let caps = match &place.gpu {
+    let mut caps = match &place.gpu {
         Some((caps, _)) => caps.clone(),
         None => caps(pool.threads()),
     };
+    if let (Some(gpu), Some(products)) = (&mut caps.gpu, settings.products) {
+        gpu.persistent_products = products;
+    }
     let options = options(settings, watch.tuner.is_some());
     // Without the interpreter's lock: other threads go on while this one compiles.
     let (caps, mut watch, sequence) = py.detach(move || {

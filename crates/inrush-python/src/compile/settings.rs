@@ -22,6 +22,8 @@ pub struct Settings {
     pub graphs: bool,
     /// How kernels for a GPU name the elements of strided tiles.
     pub pointers: inrush_compile::Pointers,
+    /// Which products of halves are kernels on a GPU; by default what was measured says.
+    pub products: Option<inrush_base::PersistentProducts>,
     /// Tiles of kernels for a GPU are measured.
     pub tune: Tune,
     /// A preset by the name of its device and its own: it stands for the properties of devices, so that a machine without one can

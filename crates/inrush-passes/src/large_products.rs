@@ -1,0 +1,125 @@
+//! Large products with pointwise work on their results, which persistent kernels of GPUs compute where a library does all others.
+
+use crate::effects::may_alias;
+use crate::product_epilogues::VIEWS;
+use crate::readers::Readers;
+use inrush_aten::props::{is_elementwise, library};
+use inrush_base::{Caps, DType, Gpu, PersistentProducts};
+use inrush_expr::Expr;
+use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
+
+/// Elements of 16 bytes of halves: addresses of rows that the copy engine takes.
+const LANES: i64 = 8;
+
+/// Returns for each node of a graph whether it is a product of matrices of halves that is to be a persistent kernel together with the
+/// pointwise operators that follow it. `is_kept` tells which nodes are called.
+pub fn large_products(graph: &Graph, caps: &Caps, is_kept: &dyn Fn(&Node) -> bool) -> Vec<bool> {
+    let mut large: Vec<bool> = (graph.nodes.iter())
+        .map(|n| caps.gpu.as_ref().is_some_and(|g| is_candidate(graph, g, n)))
+        .collect();
+    let always =
+        (caps.gpu.as_ref()).is_some_and(|g| g.persistent_products == PersistentProducts::Always);
+    if !always && large.contains(&true) {
+        let readers = Readers::of(graph);
+        for (is_large, node) in large.iter_mut().zip(&graph.nodes) {
+            *is_large = *is_large && has_epilogue(graph, &readers, is_kept, node.outs[0]);
+        }
+    }
+    large
+}
+
+/// Returns true if a node is a product whose sizes a persistent kernel takes. The number of rows may be symbolic, and counts by its
+/// hint.
+fn is_candidate(graph: &Graph, gpu: &Gpu, node: &Node) -> bool {
+    let at = match node.op.as_str() {
+        "aten.mm.default" => 0,
+        "aten.addmm.default" => 1,
+        _ => return false,
+    };
+    let operand = |at: usize| match node.args.get(at) {
+        Some(Arg::Value(v)) => graph.tensor(*v).ok().filter(|t| t.rank() == 2),
+        _ => None,
+    };
+    let (Some(a), Some(b)) = (operand(at), operand(at + 1)) else {
+        return false;
+    };
+    let ex = &graph.exprs;
+    let (Some(k), Some(n)) = (ex.as_int(b.sizes[0]), ex.as_int(b.sizes[1])) else {
+        return false;
+    };
+    is_half(a)
+        && a.dtype == b.dtype
+        && [a, b].into_iter().all(|t| has_aligned_rows(graph, t))
+        && n % LANES == 0
+        && gpu.prefers_epilogue(ex.hint(a.sizes[0]), n, k)
+}
+
+/// Pointwise operators after a product that are looked at.
+const MOST: usize = 64;
+
+/// Returns true if a value's readers, through views, are pointwise operators on halves whose results go to libraries or out of the
+/// graph. A reduction that follows would compute what is pointwise itself.
+fn has_epilogue(
+    graph: &Graph,
+    readers: &Readers,
+    is_kept: &dyn Fn(&Node) -> bool,
+    v: ValueId,
+) -> bool {
+    let (mut seen, mut found): (Vec<usize>, bool) = (Vec::new(), false);
+    let mut open = vec![(v, false)];
+    while let Some((v, is_pointwise)) = open.pop() {
+        if !is_pointwise && readers.outputs.contains(&v) {
+            return false;
+        }
+        for &n in &readers.nodes[v.index()] {
+            let reader = &graph.nodes[n];
+            // Of a product's result only views of all elements in their order fuse with what reads them.
+            if may_alias(graph, reader) && (is_pointwise || VIEWS.contains(&reader.op.as_str())) {
+                open.extend(reader.outs.iter().map(|v| (*v, is_pointwise)));
+                continue;
+            }
+            let mut values = reader.reads().chain(reader.outs.iter().copied());
+            let halves = values.all(|v| graph.tensor(v).is_ok_and(is_half));
+            if halves && is_elementwise(&reader.op) && !is_kept(reader) {
+                if !seen.contains(&n) {
+                    seen.push(n);
+                    // The library adds a bias too.
+                    let pointwise = is_pointwise || !adds_bias(graph, reader);
+                    found |= pointwise;
+                    open.extend(reader.outs.iter().map(|v| (*v, pointwise)));
+                }
+            } else if !is_pointwise || library(&reader.op).is_none() {
+                return false;
+            }
+        }
+        if seen.len() > MOST {
+            return false;
+        }
+    }
+    found
+}
+
+/// Returns true for the sum of a matrix and a number for each column.
+fn adds_bias(graph: &Graph, node: &Node) -> bool {
+    let mut ranks = node
+        .reads()
+        .map(|v| graph.tensor(v).map_or(0, |t| t.rank()));
+    node.op == "aten.add.Tensor" && ranks.any(|r| r == 1)
+}
+
+fn is_half(t: &TensorType) -> bool {
+    matches!(t.dtype, DType::F16 | DType::BF16)
+}
+
+/// Returns true if a matrix has no gaps, and its rows or columns begin at multiples of 16 bytes. Of one with gaps the type does not
+/// tell where it begins.
+fn has_aligned_rows(graph: &Graph, t: &TensorType) -> bool {
+    let ex = &graph.exprs;
+    let whole = |e: Expr| ex.as_int(e).is_some_and(|n| n > 0 && n % LANES == 0);
+    let dense = |line: usize, across: usize| {
+        ex.is_int(t.strides[line], 1)
+            && ex.prove_eq(t.strides[across], t.sizes[line])
+            && whole(t.sizes[line])
+    };
+    dense(1, 0) || dense(0, 1)
+}
