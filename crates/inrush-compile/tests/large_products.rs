@@ -14,7 +14,15 @@ fn calls(
         "graph t\n%0 x: bf16[4096, 4096] = input 0\n%1 w: bf16[4096, 4096] = input 1\n%2 b: bf16[4096] = input 2\n\
          %3 c: bf16[4096, 4096] = input 3\n%4 y: bf16[4096, 4096] = aten.addmm.default(%2, %0, %1, 1, 1)\n{operators}"
     );
-    let graph = inrush_graph::text::parse(&text).expect("parses");
+    calls_of(&text, device, products)
+}
+
+fn calls_of(
+    text: &str,
+    device: &str,
+    products: Option<PersistentProducts>,
+) -> (Vec<String>, usize) {
+    let graph = inrush_graph::text::parse(text).expect("parses");
     let mut caps = inrush_devices::model(device).expect("a preset");
     if let (Some(gpu), Some(products)) = (&mut caps.gpu, products) {
         gpu.persistent_products = products;
@@ -67,6 +75,18 @@ fn other_large_products_are_a_librarys() {
     let part = "%5 p: bf16[4096, 2048] strides [4096, 1] = aten.slice.Tensor(%4, 1, 0, 2048, 1)\n\
                 %6 z: bf16[4096, 2048] = aten.relu.default(%5)\noutput 0: %4\noutput 1: %6\n";
     assert_eq!(calls("h100", None, part).0.len(), 1);
+}
+
+#[test]
+fn a_symbolic_number_of_rows_counts_by_its_least_value() {
+    let called = |least: i64| {
+        let text = format!(
+            "graph t\nsize s0 in [{least}, 100000] hint 8192\n%0 x: bf16[s0, 512] = input 0\n%1 w: bf16[512, 2048] = input 1\n\
+             %2 y: bf16[s0, 2048] = aten.mm.default(%0, %1)\n%3 z: bf16[s0, 2048] = aten.silu.default(%2)\noutput 0: %3\n"
+        );
+        calls_of(&text, "h100", None).0.len()
+    };
+    assert_eq!((called(8192), called(2)), (0, 1));
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub fn large_products(graph: &Graph, caps: &Caps, is_kept: &dyn Fn(&Node) -> boo
     large
 }
 
-/// Returns true if a node is a product whose sizes a persistent kernel takes. The number of rows may be symbolic, and counts by its
-/// hint.
+/// Returns true if a node is a product whose sizes a persistent kernel takes. A symbolic number of rows counts by its least value: of
+/// few rows a library chooses other kernels.
 fn is_candidate(graph: &Graph, gpu: &Gpu, node: &Node) -> bool {
     let at = match node.op.as_str() {
         "aten.mm.default" => 0,
@@ -51,7 +51,7 @@ fn is_candidate(graph: &Graph, gpu: &Gpu, node: &Node) -> bool {
         && a.dtype == b.dtype
         && [a, b].into_iter().all(|t| has_aligned_rows(graph, t))
         && n % LANES == 0
-        && gpu.prefers_epilogue(ex.hint(a.sizes[0]), n, k)
+        && gpu.prefers_epilogue(ex.range(a.sizes[0]).lo, n, k)
 }
 
 /// Pointwise operators after a product that are looked at.
