@@ -119,7 +119,7 @@ impl Gpu {
         let along = |n: i64, block: i64| n / block + (n % block > 0) as i64;
         let pairs = along(m, rows).saturating_mul(along(n, columns));
         let rounds = along(pairs, units);
-        match self.persistent_products {
+        let fast = match self.persistent_products {
             PersistentProducts::Never => false,
             PersistentProducts::Always => true,
             PersistentProducts::Large => {
@@ -127,7 +127,8 @@ impl Gpu {
                     && rounds >= ROUNDS
                     && pairs.saturating_mul(100) >= (rounds * units).saturating_mul(PERCENT)
             }
-        }
+        };
+        self.tensor_maps && fast
     }
 
     /// Returns true if such a product and the pointwise work on its result take less time as one kernel than as a library's product

@@ -101,5 +101,10 @@ fn devices_and_the_option_decide() {
         (vec!["aten.mm.default".into()], 1)
     );
     let always = Some(PersistentProducts::Always);
+    // Without tensor maps there are none.
+    assert_eq!(
+        calls("a100", always, GATE),
+        (vec!["aten.mm.default".into()], 1)
+    );
     assert_eq!(calls("h100", always, "output 0: %4\n"), (vec![], 1));
 }

@@ -29,9 +29,12 @@ pub struct Matrix {
 impl Product {
     /// Returns both operands as matrices that tensor maps describe; `None` where one of them is none.
     pub fn matrices(&self, ex: &Exprs, block: &Block) -> Option<[Matrix; 2]> {
-        let [.., y, x] = block.dims.as_slice() else {
+        let [batch @ .., y, x] = block.dims.as_slice() else {
             return None;
         };
+        if !batch.iter().all(|d| ex.is_int(d.extent, 1)) {
+            return None;
+        }
         let engine = |o: &Operand, side: Sym| {
             let b = &block.buffers[o.buf.index()];
             let halves = matches!(b.dtype, DType::F16 | DType::BF16);
