@@ -71,23 +71,6 @@ def pointwise(shape: Sequence[Any], operands: Sequence[torch.Tensor]) -> Strides
     return permuted(shape, order_of(shape, [strides_in(t.shape, t.stride(), shape) for t in operands]))
 
 
-def of_contiguous(operator: Any, out: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """Returns what an iteration over contiguous operands of one shape allocates. The stride of a size of one does not count for these,
-    and is that of a row-major result then; shape functions keep it."""
-    sizes = (*out.shape, *out.stride())
-    if out.dim() < 2 or 1 not in out.shape or not all(isinstance(n, int) for n in sizes):
-        return None
-    # Numbers in the place of tensors are operands of another shape; so are those of comparisons and the like. Copies keep strides.
-    parameters = operator._schema.arguments
-    if torch.Tag.pointwise not in operator.tags or operator._overloadname == "Scalar" or parameters[-1].name == "memory_format":
-        return None
-    given = zip(parameters, args)
-    if any(isinstance(s.type, torch.TensorType) and not isinstance(a, torch.Tensor) for s, a in given):
-        return None
-    operands = [a for a in args if isinstance(a, torch.Tensor)]
-    return contiguous(out.shape) if operands and all(t.shape == out.shape and t.is_contiguous() for t in operands) else None
-
-
 def strides_in(own: Sequence[Any], strides: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
     """Strides of an operand that is broadcast to ``shape``."""
     lead = len(shape) - len(own)
@@ -313,8 +296,6 @@ def _result(operator: Any, rule: Rule | None, k: int, out: Any, args: Any, kwarg
         except GuardOnDataDependentSymNode:
             # Sizes that are read from data: nothing tells.
             strides = None
-    elif rule is None:
-        strides = of_contiguous(operator, out, args)
     if strides is None:
         if not overlaps(out.shape, out.stride()) or not _is_fresh(operator, k):
             return out

@@ -157,20 +157,6 @@ def test_rolls_and_pads_keep_channels_last(image):
     gradients(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect") * torch.roll(F.pad(x, (1, 1, 1, 1), mode="replicate"), 1, 2), image)
 
 
-def test_pictures_of_one_pixel(image):
-    """Channels last and row-major are one layout then, which operators without a broadcast take for row-major."""
-    w = torch.randn(5)
-
-    def f(x):
-        one = F.avg_pool2d(x, (4, 3))
-        same_shape = [one.relu(), one * one, one.pow(0.5), torch.where(one > 0, one, one), one.clamp(0, 1), F.gelu(one)]
-        return [*same_shape, one, one + 1, one > 0, one * w.view(5, 1, 1), F.prelu(one, w), one.clone(), one.half(), F.pixel_shuffle(one[:, :4].sign(), 2)]
-
-    same(f, image)
-    same(lambda x: F.pixel_shuffle(F.lp_pool2d(x[:, :4], 2, (4, 3)), 2), image)
-    same(lambda x: [x.neg(), x.t() * 2, x * x], torch.randn(5).as_strided((5, 1), (1, 5)))
-
-
 def test_results_of_kernels_that_shape_functions_have_wrong(image):
     def f(x, y):
         return [
