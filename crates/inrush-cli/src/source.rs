@@ -7,7 +7,7 @@ use crate::package::{Target, libraries};
 use crate::progress::Progress;
 use crate::session::{self, ArchiveWeights, Times};
 use crate::triton::{self, Gpu, lower};
-use inrush_base::{Caps, Device, Error, PersistentProducts, Result};
+use inrush_base::{Caps, Device, Error, Result};
 use inrush_compile::Libraries;
 use inrush_graph::Graph;
 use inrush_host::native::WantedGpu;
@@ -287,7 +287,6 @@ fn cpp_of_gpu(
     let mut caps = w.caps.clone();
     if let Some(gpu) = &mut caps.gpu {
         gpu.tensor_maps = false;
-        gpu.persistent_products = PersistentProducts::Never;
     }
     let gpu = Gpu {
         caps: &caps,

@@ -1,12 +1,13 @@
 //! Large products with pointwise work on their results, which persistent kernels of GPUs compute where a library does all others.
 
 use crate::effects::may_alias;
+use crate::half_products::{is_half, operands};
 use crate::product_epilogues::VIEWS;
 use crate::readers::Readers;
 use inrush_aten::props::{is_elementwise, library};
-use inrush_base::{Caps, DType, Gpu, PersistentProducts};
+use inrush_base::{Caps, Gpu, PersistentProducts};
 use inrush_expr::Expr;
-use inrush_graph::{Arg, Graph, Node, TensorType, ValueId};
+use inrush_graph::{Graph, Node, TensorType, ValueId};
 
 /// Elements of 16 bytes of halves: addresses of rows that the copy engine takes.
 const LANES: i64 = 8;
@@ -31,25 +32,14 @@ pub fn large_products(graph: &Graph, caps: &Caps, is_kept: &dyn Fn(&Node) -> boo
 /// Returns true if a node is a product whose sizes a persistent kernel takes. A symbolic number of rows counts by its least value: of
 /// few rows a library chooses other kernels.
 fn is_candidate(graph: &Graph, gpu: &Gpu, node: &Node) -> bool {
-    let at = match node.op.as_str() {
-        "aten.mm.default" => 0,
-        "aten.addmm.default" => 1,
-        _ => return false,
-    };
-    let operand = |at: usize| match node.args.get(at) {
-        Some(Arg::Value(v)) => graph.tensor(*v).ok().filter(|t| t.rank() == 2),
-        _ => None,
-    };
-    let (Some(a), Some(b)) = (operand(at), operand(at + 1)) else {
+    let Some([a, b]) = operands(graph, node) else {
         return false;
     };
     let ex = &graph.exprs;
     let (Some(k), Some(n)) = (ex.as_int(b.sizes[0]), ex.as_int(b.sizes[1])) else {
         return false;
     };
-    is_half(a)
-        && a.dtype == b.dtype
-        && [a, b].into_iter().all(|t| has_aligned_rows(graph, t))
+    [a, b].into_iter().all(|t| has_aligned_rows(graph, t))
         && n % LANES == 0
         && gpu.prefers_epilogue(ex.range(a.sizes[0]).lo, n, k)
 }
@@ -105,10 +95,6 @@ fn adds_bias(graph: &Graph, node: &Node) -> bool {
         .reads()
         .map(|v| graph.tensor(v).map_or(0, |t| t.rank()));
     node.op == "aten.add.Tensor" && ranks.any(|r| r == 1)
-}
-
-fn is_half(t: &TensorType) -> bool {
-    matches!(t.dtype, DType::F16 | DType::BF16)
 }
 
 /// Returns true if a matrix has no gaps, and its rows or columns begin at multiples of 16 bytes. Of one with gaps the type does not

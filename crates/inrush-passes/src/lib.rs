@@ -25,6 +25,7 @@ mod expand_masks;
 mod expand_numbers;
 mod expand_repeats;
 mod few_rows;
+mod half_products;
 mod large_products;
 mod merge_convolutions;
 mod online_attention;
