@@ -199,13 +199,16 @@ impl Tiler<'_, '_> {
             }
             chosen
         };
+        let tuned = |rule: Tile| tile.unwrap_or(rule);
         match step {
             Step::Kernel(g) => {
                 let (axes, bodies, locals) = (&g.axes, &g.bodies, &g.locals);
                 block_with(loops.tables(), axes, bodies, locals, &self.context, &choose)
             }
-            Step::Contraction(c) => block_contraction(loops.tables(), c, &self.context, pointers),
-            Step::Attention(a) => block_attention(loops.tables(), a, &self.context),
+            Step::Contraction(c) => {
+                block_contraction(loops.tables(), c, &self.context, pointers, &tuned)
+            }
+            Step::Attention(a) => block_attention(loops.tables(), a, &self.context, &tuned),
             Step::Library(c) => Err(Error::unsupported(format!(
                 "the library function `{}`, which runs on CPUs only",
                 c.function
@@ -252,6 +255,7 @@ fn candidate(loops: &Loops, block: &Block, caps: &Caps, tile: Tile) -> Option<Ca
     let numbers = made.arguments.iter().flat_map(|a| a.numbers());
     Some(Candidate {
         tile,
+        of: block.tile_of(),
         programs: ex.hint(made.programs),
         kernel: kernel(&made),
         buffers,
@@ -494,15 +498,15 @@ impl Retile {
         let emit = |t: Option<Tile>| {
             let block = tiler.block(step, t).ok()?;
             let made = inrush_triton::emit(&plan.loops, &block, &self.caps, &|_| true).ok()?;
-            Some((block.chosen, made))
+            Some((block.chosen, block.tile_of(), made))
         };
-        let Some((Some(rule), chosen)) = emit(None) else {
+        let Some((Some(rule), of, chosen)) = emit(None) else {
             return Vec::new();
         };
         let mut found = vec![kernel(&chosen)];
-        for tile in rule.neighbours() {
+        for tile in rule.neighbours(of) {
             let same = (tile.x, tile.y, tile.pointers) == (rule.x, rule.y, rule.pointers);
-            let Some((_, made)) = same.then(|| emit(Some(tile))).flatten() else {
+            let Some((_, _, made)) = same.then(|| emit(Some(tile))).flatten() else {
                 continue;
             };
             let fits = made.arguments == chosen.arguments && made.programs == chosen.programs;

@@ -13,7 +13,7 @@
 //! that compiling stays a function of what it is given.
 
 use inrush_base::DType;
-use inrush_kernel::block::Tile;
+use inrush_kernel::block::{Tile, TileOf};
 use inrush_loops::BufId;
 use inrush_program::GpuKernel;
 
@@ -31,6 +31,7 @@ pub trait Tuner {
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub tile: Tile,
+    pub of: TileOf,
     pub kernel: GpuKernel,
     /// Number of programs; sizes that vary are at their hints.
     pub programs: i64,
@@ -73,7 +74,7 @@ pub(crate) fn descend(
     for _ in 0..STEPS {
         // The best so far is measured again, beside those that compete with it.
         let mut candidates: Vec<Candidate> = make(best).into_iter().collect();
-        for t in best.neighbours() {
+        for t in best.neighbours(first.of) {
             if !tried.contains(&t) {
                 tried.push(t);
                 // Pointers of another kind change nothing where no tile can be named so.
@@ -173,6 +174,7 @@ mod tests {
     fn made(tile: Tile) -> Option<Candidate> {
         (tile.r <= 8192).then(|| Candidate {
             tile,
+            of: TileOf::Loops,
             kernel: GpuKernel {
                 symbol: tile.to_string(),
                 ..GpuKernel::default()

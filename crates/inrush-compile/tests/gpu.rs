@@ -173,6 +173,30 @@ output 0: %1
     assert!(tuned.kernels[0].warps < by_rule.kernels[0].warps);
 }
 
+#[test]
+fn products_and_attentions_are_tuned() {
+    let product = "graph t
+%0 x: bf16[1, 4096] = input 0
+%1 w: bf16[4096, 4096] strides [1, 4096] = input 1
+%2 y: bf16[1, 4096] = aten.mm.default(%0, %1)
+output 0: %2
+";
+    let attention = "graph t
+%0 q: bf16[4, 8, 512, 64] = input 0
+%1 k: bf16[4, 8, 512, 64] = input 1
+%2 v: bf16[4, 8, 512, 64] = input 2
+%3 y: bf16[4, 8, 512, 64] = aten.scaled_dot_product_attention.default(%0, %1, %2)
+output 0: %3
+";
+    for text in [product, attention] {
+        let rule = compiled(text, &mut ()).expect("compiles").kernels;
+        let mut watch = Watch::default();
+        let tuned = compiled(text, &mut watch).expect("compiles").kernels;
+        assert!(watch.timed > 5 && watch.won.len() == 1, "{rule:?}");
+        assert!(tuned[0].warps < rule[0].warps, "{tuned:?}");
+    }
+}
+
 /// The text of the one kernel of a function of the rows of `x: f32[400, 50257]`.
 fn of_rows(operators: &str) -> String {
     let text = format!("graph t\n%0 x: f32[400, 50257] = input 0\n{operators}");

@@ -45,6 +45,7 @@ mod roundtrip;
 mod run;
 mod stages;
 mod survive;
+mod tiles;
 pub mod zip;
 
 pub use cases::{Case, cases};

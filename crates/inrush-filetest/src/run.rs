@@ -380,7 +380,7 @@ pub(crate) fn settings(block: &Block) -> Result<Settings> {
             None if inrush_devices::model(word).is_some() => {}
             None => return Err(bad()),
             // Stages read it; it is for kernels of GPUs alone.
-            Some(("pointers", _)) if crate::stages::caps(block).gpu.is_some() => {}
+            Some(("pointers" | "tiles", _)) if crate::stages::caps(block).gpu.is_some() => {}
             Some(("libraries", "products")) => out.libraries = Libraries::Products,
             Some(("seed", v)) => out.seed = v.parse().map_err(|_| bad())?,
             Some(("level", v)) => out.level = Some(Isa::parse(v).ok_or_else(bad)?),

@@ -14,6 +14,7 @@
 //! Stages run through `inrush_compile::Pipeline` with verification on, so tests see what users
 //! get. Each block runs its stages from the start, without a memo between blocks.
 
+use crate::tiles::OtherTiles;
 use crate::{Block, blocks, run};
 use inrush_base::{Caps, Error, Isa, Result};
 use inrush_compile::{Libraries, Pipeline, Pointers, Request};
@@ -32,12 +33,14 @@ pub struct Stage {
 }
 
 /// The settings of a block: the device (`avx512`, `h100`; AVX2 with two threads otherwise, the same on every machine), the
-/// scheduler's limits (`max_stmts=8`), and for GPUs how strided tiles are named (`pointers=map`) and what libraries compute
-/// (`libraries=products`; all that PyTorch's do otherwise).
+/// scheduler's limits (`max_stmts=8`), and for GPUs how strided tiles are named (`pointers=map`), other tiles than those of the rules
+/// (`tiles=1`), and what libraries compute (`libraries=products`; all that PyTorch's do otherwise).
 pub struct Setup {
     pub caps: Caps,
     pub options: inrush_sched::Options,
     pub pointers: Pointers,
+    /// Kernels of GPUs have other tiles than those of the rules.
+    pub tiles: Option<u64>,
     pub libraries: Libraries,
     /// Values of the graph are kept for gradients (`training`).
     pub training: bool,
@@ -50,6 +53,7 @@ impl Setup {
             caps,
             options: inrush_sched::Options::default(),
             pointers: Pointers::Plain,
+            tiles: None,
             libraries: Libraries::All,
             training: false,
         }
@@ -64,7 +68,8 @@ impl Setup {
             verify: true,
             ..Default::default()
         };
-        stages(&mut Pipeline::new(&self.caps, &options, &mut ()))
+        let mut tiles = OtherTiles(self.tiles);
+        stages(&mut Pipeline::new(&self.caps, &options, &mut tiles))
     }
 }
 
@@ -238,6 +243,10 @@ pub(crate) fn setup(block: &Block) -> Result<Setup, String> {
         let bad = || format!("the setting `{word}` has no meaning");
         if name == "pointers" {
             setup.pointers = value.parse().map_err(|_| bad())?;
+            continue;
+        }
+        if name == "tiles" {
+            setup.tiles = Some(value.parse().map_err(|_| bad())?);
             continue;
         }
         if name == "libraries" {

@@ -15,7 +15,7 @@ use crate::run::Run;
 use inrush_base::{Caps, Error, Result};
 use inrush_interp::{LoopsOptions, Tensor, Value};
 use inrush_kernel::block::{
-    Block, Context, Piece, Pointers, Tile, block_attention, block_contraction, block_with,
+    Block, Context, Piece, Pointers, Tile, TileOf, block_attention, block_contraction, block_with,
     fuse_horizontally,
 };
 use inrush_loops::{BufId, Loops};
@@ -37,7 +37,7 @@ pub struct Given {
 }
 
 /// Kernels in order, with the tiles that were chosen.
-type Steps = Vec<(Option<Tile>, TritonKernel)>;
+type Steps = Vec<(Option<(TileOf, Tile)>, TritonKernel)>;
 
 /// Writes programs into a folder.
 pub struct Writer {
@@ -90,11 +90,11 @@ impl Writer {
         if self.pointers != Pointers::Plain {
             return self.addressed(name, loops, &plan, &storage, given);
         }
-        let (steps, refused) = self.kernels(&plan, &storage, false, &|_, t| t)?;
+        let (steps, refused) = self.kernels(&plan, &storage, false, &|_, _, t| t)?;
         let launches = steps.len();
         self.entry(name, loops, &plan, &storage, &steps, refused, given)?;
         if self.together && launches > 1 {
-            let (joined, refused) = self.kernels(&plan, &storage, true, &|_, t| t)?;
+            let (joined, refused) = self.kernels(&plan, &storage, true, &|_, _, t| t)?;
             if joined.len() < launches {
                 let name = format!("{name}, together");
                 self.entry(&name, loops, &plan, &storage, &joined, refused, given)?;
@@ -107,19 +107,19 @@ impl Writer {
         // Short kernels are not worth it.
         let ex = &plan.loops.exprs;
         // Elements that a launch covers.
-        let work = |(tile, k): &(Option<Tile>, TritonKernel)| {
-            tile.map_or(0, |t| ex.hint(k.programs) * t.x * t.y * t.r)
+        let work = |(tile, k): &(Option<(TileOf, Tile)>, TritonKernel)| {
+            tile.map_or(0, |(_, t)| ex.hint(k.programs) * t.x * t.y * t.r)
         };
         let most = steps.iter().map(work).max().unwrap_or(0);
         // One kernel is varied at a time: all combinations would be too many.
         for (k, step) in steps.iter().enumerate() {
-            let Some(tile) = step.0.filter(|_| 8 * work(step) >= most) else {
+            let Some((of, tile)) = step.0.filter(|_| 8 * work(step) >= most) else {
                 continue;
             };
             // All tiles that are at most so many steps away from the chosen one.
             let mut near = vec![tile];
             for _ in 0..self.variants {
-                let next: Vec<Tile> = near.iter().flat_map(Tile::neighbours).collect();
+                let next: Vec<Tile> = near.iter().flat_map(|t| t.neighbours(of)).collect();
                 for t in next {
                     if !near.contains(&t) {
                         near.push(t);
@@ -127,7 +127,7 @@ impl Writer {
                 }
             }
             for other in near.into_iter().skip(1) {
-                let change = |step: usize, t: Tile| if step == k { other } else { t };
+                let change = |step: usize, _: TileOf, t: Tile| if step == k { other } else { t };
                 let (made, refused) = self.kernels(&plan, &storage, false, &change)?;
                 if refused.is_empty() {
                     let name = format!("{name}@{k}:{other}");
@@ -148,11 +148,14 @@ impl Writer {
         given: Option<&Given>,
     ) -> Result<()> {
         let pointers = self.pointers;
-        let change = |_: usize, t: Tile| Tile { pointers, ..t };
+        let change = |_: usize, of: TileOf, t: Tile| match of {
+            TileOf::Loops => Tile { pointers, ..t },
+            TileOf::Product | TileOf::Attention => t,
+        };
         // Taken back if no kernel has such pointers: it would only repeat what is there.
         let known = self.kernels.clone();
         let (steps, refused) = self.kernels(plan, storage, false, &change)?;
-        let makes = |(_, k): &(Option<Tile>, TritonKernel)| {
+        let makes = |(_, k): &(Option<(TileOf, Tile)>, TritonKernel)| {
             k.source.contains("make_block_ptr(")
                 || k.source.contains("make_tensor_descriptor(")
                 || k.arguments.iter().any(|a| a.ty.starts_with("tensordesc"))
@@ -171,7 +174,7 @@ impl Writer {
         plan: &Plan,
         storage: &[BufId],
         join: bool,
-        choose: &dyn Fn(usize, Tile) -> Tile,
+        choose: &dyn Fn(usize, TileOf, Tile) -> Tile,
     ) -> Result<(Steps, Vec<String>)> {
         let caps = self.caps.clone();
         let context = Context {
@@ -182,7 +185,9 @@ impl Writer {
         let mut refused = Vec::new();
         let mut blocks: Vec<Block> = Vec::new();
         for (k, step) in plan.load_steps.iter().chain(&plan.steps).enumerate() {
-            let one = |t: Tile| choose(k, t);
+            let one = |t: Tile| choose(k, TileOf::Loops, t);
+            let product = |t: Tile| choose(k, TileOf::Product, t);
+            let attention = |t: Tile| choose(k, TileOf::Attention, t);
             let made: Result<Block> = match step {
                 Step::Kernel(g) => block_with(
                     plan.loops.tables(),
@@ -193,9 +198,9 @@ impl Writer {
                     &one,
                 ),
                 Step::Contraction(c) => {
-                    block_contraction(plan.loops.tables(), c, &context, self.pointers)
+                    block_contraction(plan.loops.tables(), c, &context, self.pointers, &product)
                 }
-                Step::Attention(a) => block_attention(plan.loops.tables(), a, &context),
+                Step::Attention(a) => block_attention(plan.loops.tables(), a, &context, &attention),
                 Step::Library(_) => Err(Error::unsupported("a library function on a GPU")),
             };
             match made.map_err(|e| e.in_stage("tile")) {
@@ -229,7 +234,8 @@ impl Writer {
             match made.map_err(|e| e.in_stage("emit")) {
                 Ok(k) => {
                     self.kernel(&k)?;
-                    steps.push((blocks[group[0]].chosen, k));
+                    let first = &blocks[group[0]];
+                    steps.push((first.chosen.map(|t| (first.tile_of(), t)), k));
                 }
                 Err(e) => refused.push(e.to_string()),
             }

@@ -46,9 +46,6 @@ impl Emitter<'_> {
     /// stores by tensor maps.
     fn pointers(&self) -> Pointers {
         match (self.role, self.block.chosen) {
-            (Role::Kernel { .. }, None) if self.is_persistent() && !self.block.wide => {
-                Pointers::Map
-            }
             (Role::Kernel { .. }, Some(t)) if !self.block.wide => t.pointers,
             _ => Pointers::Plain,
         }

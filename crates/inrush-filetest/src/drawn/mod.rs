@@ -55,6 +55,8 @@ pub struct Drawn {
     pub sizes: Vec<(String, i64)>,
     /// How kernels of GPUs name strided tiles, by its name.
     pub pointers: &'static str,
+    /// Kernels of GPUs have other tiles than those of the rules, by this number.
+    pub tiles: Option<u64>,
 }
 
 /// Returns true if a family's name contains `only`.
@@ -99,6 +101,7 @@ fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
     {
         (graph, sizes) = (with_names, values);
     }
+    let tiles = m.r.odds(1, 2).then(|| m.r.below(1000) as u64);
     Drawn {
         graph,
         family,
@@ -106,6 +109,7 @@ fn draw_with(seed: u64, only: &str, named: Option<bool>) -> Drawn {
         threads,
         sizes,
         pointers,
+        tiles,
     }
 }
 
@@ -125,6 +129,7 @@ impl Drawn {
                 if self.pointers != "plain" {
                     settings.push(format!("pointers={}", self.pointers));
                 }
+                settings.extend(self.tiles.map(|n| format!("tiles={n}")));
             }
             Level::Cpu(isa) => {
                 settings.push(format!("level={}", isa.name()));

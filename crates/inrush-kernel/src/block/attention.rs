@@ -27,10 +27,10 @@
 //! ```
 
 use super::axes::{linearize, set_shared};
-use super::plan::{exact, finish, set_arguments};
+use super::plan::{check_powers, exact, finish, set_arguments};
 use super::renumber::renumber;
 use super::sizes::{self, AttentionShape};
-use super::{Block, BlockItem, Context, Dim, DimRole, Operand};
+use super::{Block, BlockItem, Context, Dim, DimRole, Operand, Tile};
 use crate::build::{Builder, Reuse};
 use crate::finish::origins;
 use crate::flatten::Flat;
@@ -164,7 +164,7 @@ impl Blocks {
     }
 }
 
-/// Makes the block program of an attention.
+/// Makes the block program of an attention. `choose` may take another tile than that of the rules.
 ///
 /// # Errors
 /// Refuses `f64`, sizes of heads that are unknown or too large, and scores that read the product from memory.
@@ -172,6 +172,7 @@ pub fn block_attention(
     tables: Tables,
     a: &inrush_loops::Attention,
     context: &Context,
+    choose: &dyn Fn(Tile) -> Tile,
 ) -> Result<Block> {
     let ex = tables.exprs;
     let Some(gpu) = &context.caps.gpu else {
@@ -205,27 +206,34 @@ pub fn block_attention(
         loads_tiles: false,
         gradients: a.gradients().map(|g| 1 + g.by_value.iter().count() as i64),
     };
-    let block = with_shape(tables, a, context, &shape)?;
+    let mut rule = sizes::attention(&shape)?;
+    let mut block = with_tile(tables, a, context, &shape, rule)?;
     let tile = 1 << Attention::ROWS | 1 << Attention::KEYS;
     let mut values = block.values.iter().zip(&block.shapes);
     shape.loads_tiles =
         values.any(|(v, shape)| matches!(v.def, Def::Load { .. }) && shape & tile == tile);
     if shape.loads_tiles {
-        with_shape(tables, a, context, &shape)
-    } else {
-        Ok(block)
+        rule = sizes::attention(&shape)?;
+        block = with_tile(tables, a, context, &shape, rule)?;
     }
+    let chosen = choose(rule);
+    if chosen != rule {
+        check_powers(chosen)?;
+        sizes::check_attention(&shape, &chosen)?;
+        block = with_tile(tables, a, context, &shape, chosen)?;
+    }
+    Ok(block)
 }
 
-/// Makes the block program with the tile for `shape`.
-fn with_shape(
+/// Makes the block program with a tile.
+fn with_tile(
     tables: Tables,
     a: &inrush_loops::Attention,
     context: &Context,
     shape: &AttentionShape,
+    tile: Tile,
 ) -> Result<Block> {
     let ex = tables.exprs;
-    let tile = sizes::attention(shape)?;
     let flattened = flatten(tables, a)?;
     let builder = Builder::with(&flattened.flat, &[], Reuse::Streamed)?;
     let dim = |axis: Axis, role: DimRole, block: i64| Dim {
@@ -302,6 +310,7 @@ fn with_shape(
         causal,
     });
     block.stages = tile.stages;
+    block.chosen = Some(tile);
     set_arguments(ex, &mut block);
     renumber(&mut block);
     Ok(block)

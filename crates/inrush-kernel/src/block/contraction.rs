@@ -8,7 +8,7 @@
 //! ```
 
 use super::axes::{linearize, set_shared};
-use super::plan::{exact, finish, refuse_locals, set_arguments};
+use super::plan::{check_powers, exact, finish, refuse_locals, set_arguments};
 use super::renumber::renumber;
 use super::sizes;
 use super::{Block, Context, Dim, DimRole, Operand, Pointers, Product, Tile};
@@ -21,12 +21,17 @@ use inrush_expr::Expr;
 use inrush_loops::{Access, Axis, Body, BufId, Contraction, Stmt, Tables};
 
 /// Makes the block program of a contraction. Large products whose operands are matrices that tensor maps describe are persistent;
-/// with `pointers` of that kind all of them are.
+/// with `pointers` of that kind all of them are. `choose` may take another tile than that of the rules, which has pointers by tensor
+/// maps where the product is persistent.
+///
+/// # Errors
+/// Refuses tiles that do not fit in shared memory, and persistent products of what tensor maps do not describe.
 pub fn block_contraction(
     tables: Tables,
     c: &Contraction,
     context: &Context,
     pointers: Pointers,
+    choose: &dyn Fn(Tile) -> Tile,
 ) -> Result<Block> {
     let ex = tables.exprs;
     let Some(gpu) = &context.caps.gpu else {
@@ -46,17 +51,39 @@ pub fn block_contraction(
     };
     let maps = gpu.tensor_maps && pointers == Pointers::Map;
     let [batch, m, n, terms] = points;
-    if batch == 1 && (maps || gpu.prefers_persistent(m, n, terms)) {
-        let tile = sizes::persistent(a.size() as i64, staged_bytes(tables, c), &device);
-        let block = (tile.map(|t| build(tables, c, context, &indexed, t, true))).transpose()?;
-        let fits = |b: &Block| (b.product.as_ref()).is_some_and(|p| p.matrices(ex, b).is_some());
-        if let Some(block) = block.filter(fits) {
-            return Ok(block);
-        }
-    }
+    let largest = (batch == 1)
+        .then(|| sizes::persistent(a.size() as i64, staged_bytes(tables, c), &device))
+        .flatten();
+    let make = |tile: Tile| build(tables, c, context, &indexed, tile);
+    let by_maps = |b: &Block| (b.product.as_ref()).is_some_and(|p| p.matrices(ex, b).is_some());
+    let prefers = maps || gpu.prefers_persistent(m, n, terms);
+    let persistent = largest.filter(|_| prefers).map(make).transpose()?;
+    let persistent = persistent.filter(by_maps);
     let plain = c.k.len() <= 1 && c.m.len() <= 1;
-    let tile = sizes::contraction(points, a.size(), plain, &device);
-    build(tables, c, context, &indexed, tile, false)
+    let rule = (persistent.as_ref().and_then(|b| b.chosen))
+        .unwrap_or_else(|| sizes::contraction(points, a.size(), plain, &device));
+    let tile = choose(rule);
+    check_powers(tile)?;
+    match persistent {
+        Some(block) if tile == rule => return Ok(block),
+        _ if tile.pointers == Pointers::Map => {
+            let fits = |l: &Tile| {
+                tile == Tile {
+                    stages: tile.stages,
+                    ..*l
+                } && tile.stages <= l.stages
+            };
+            let known = largest.filter(|l| gpu.tensor_maps && fits(l));
+            let block = known.map(make).transpose()?.filter(by_maps);
+            return block.ok_or_else(|| Error::unsupported("such a tile of a persistent product"));
+        }
+        _ => {}
+    }
+    let staged = (tile.x + tile.y) * tile.r * a.size() as i64 * i64::from(tile.stages);
+    if tile != rule && (tile.x.min(tile.y).min(tile.r) < 16 || staged > device.shared) {
+        return Err(Error::unsupported("such a tile of a product"));
+    }
+    make(tile)
 }
 
 /// Returns the bytes of shared memory that an epilogue takes for each point of its tile: what is stored waits there for the copy
@@ -80,14 +107,13 @@ fn staged_bytes(tables: Tables, c: &Contraction) -> i64 {
     (stored + loaded) as i64
 }
 
-/// Makes the block program with the tile that was chosen.
+/// Makes the block program with a tile; a persistent one if it has pointers by tensor maps.
 fn build(
     tables: Tables,
     c: &Contraction,
     context: &Context,
     indexed: &Indexed,
     tile: Tile,
-    persistent: bool,
 ) -> Result<Block> {
     let ex = tables.exprs;
     let [batch, m, n, k] = indexed.axes;
@@ -121,9 +147,10 @@ fn build(
         exact: exact(ex, k.size, tile.r, DimRole::Looped),
         dtype: c.dtype,
         group: 8,
-        persistent,
+        persistent: tile.pointers == Pointers::Map,
     });
     block.stages = tile.stages;
+    block.chosen = Some(tile);
     set_arguments(ex, &mut block);
     renumber(&mut block);
     Ok(block)

@@ -20,6 +20,7 @@ mod attention;
 mod axes;
 mod contraction;
 mod horizontal_fusion;
+mod neighbours;
 mod online_softmax;
 mod online_variance;
 mod persistent;
@@ -38,6 +39,7 @@ use inrush_loops::{Axis, Body, BufId, OriginId, StoreMode, Tables};
 pub use attention::{Attention, Blocks, List, Results, Side, block_attention};
 pub use contraction::block_contraction;
 pub use horizontal_fusion::{Piece, fuse_horizontally};
+pub use neighbours::TileOf;
 pub use persistent::Matrix;
 pub use verify::{verify, verify_launch};
 
@@ -71,7 +73,7 @@ pub struct Block {
     pub warps: u32,
     /// Depth of the software pipeline of loops.
     pub stages: u32,
-    /// The sizes that were chosen; `None` for a contraction and an attention.
+    /// The sizes that were chosen, by the rules or by tuning.
     pub chosen: Option<Tile>,
 }
 
@@ -201,78 +203,6 @@ impl std::fmt::Display for Tile {
             Pointers::Descriptor => write!(f, "d"),
             Pointers::Map => write!(f, "m"),
         }
-    }
-}
-
-impl Tile {
-    /// Tiles near this one that may run faster: what tuning by measurement tries.
-    pub fn neighbours(&self) -> Vec<Tile> {
-        let mut out: Vec<Tile> = Vec::new();
-        // Deeper pipelines than these are for products of few rows, which begin with them.
-        let deepest = self.stages.max(4);
-        let mut add = |t: Tile| {
-            let elements = t.x * t.y * t.r;
-            let fine = t.x >= 1
-                && t.y >= 1
-                && t.r >= 1
-                && (1..=32).contains(&t.warps)
-                && (1..=deepest).contains(&t.stages)
-                && elements >= 32
-                // A thread holds its elements in registers.
-                && elements / (32 * t.warps as i64) <= 128;
-            if fine && t != *self && !out.contains(&t) {
-                out.push(t);
-            }
-        };
-        // Blocks and descriptors are for tiles of several sides.
-        let several = [self.x, self.y, self.r].iter().filter(|n| **n > 1).count() > 1;
-        for pointers in Pointers::ALL.into_iter().filter(|_| several) {
-            add(Tile { pointers, ..*self });
-        }
-        for warps in [self.warps / 2, self.warps, self.warps * 2] {
-            let t = Tile { warps, ..*self };
-            add(t);
-            add(Tile { x: t.x * 2, ..t });
-            add(Tile { x: t.x / 2, ..t });
-            if t.r > 1 && !t.looped {
-                add(Tile {
-                    preload: !t.preload,
-                    ..t
-                });
-            }
-            if t.y > 1 {
-                add(Tile { y: t.y / 2, ..t });
-                add(Tile { y: t.y * 2, ..t });
-                add(Tile {
-                    x: t.x * 2,
-                    y: t.y / 2,
-                    ..t
-                });
-                add(Tile {
-                    x: t.x / 2,
-                    y: t.y * 2,
-                    ..t
-                });
-            }
-            if t.looped {
-                for stages in [1, 2, 3, 4] {
-                    add(Tile { stages, ..t });
-                }
-                add(Tile { r: t.r / 2, ..t });
-                add(Tile { r: t.r * 2, ..t });
-                add(Tile {
-                    x: t.x * 2,
-                    r: t.r / 2,
-                    ..t
-                });
-                add(Tile {
-                    x: t.x / 2,
-                    r: t.r * 2,
-                    ..t
-                });
-            }
-        }
-        out
     }
 }
 

@@ -134,15 +134,21 @@ fn tile_axes(flat: &mut Flat, locals: &[BufId]) -> Result<TileAxes> {
     Ok(TileAxes { x, y, own, columns })
 }
 
-/// Refuses sizes that a caller asks for and that no program can have.
-fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>, work: &Work) -> Result<()> {
+/// Refuses a tile that is cut otherwise than by powers of two, and numbers of warps and stages that no program has.
+pub(super) fn check_powers(tile: Tile) -> Result<()> {
     let powers = [tile.x, tile.y, tile.r, tile.warps as i64];
-    if powers.iter().any(|n| n.count_ones() != 1)
+    if powers.iter().any(|n| *n < 1 || n.count_ones() != 1)
         || tile.warps > 32
         || !(1..=STAGES).contains(&tile.stages)
     {
         return Err(Error::input(format!("a tile of {tile}: not powers of two")));
     }
+    Ok(())
+}
+
+/// Refuses sizes that a caller asks for and that no program can have.
+fn check_tile(ex: &Exprs, tile: Tile, own: Option<Axis>, work: &Work) -> Result<()> {
+    check_powers(tile)?;
     if own.is_some_and(|a| !tile.looped && tile.r < ex.range(a.size).hi) {
         return Err(Error::input(format!(
             "a tile of {tile} does not hold rows whole"

@@ -391,6 +391,7 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, plain: bool, device: &
         x: bn,
         y: bm,
         r: side(k).min(step),
+        looped: true,
         warps: if bm * bn >= 128 * 128 { 8 } else { 4 },
         stages: if narrow { 3 } else { 2 },
         ..Tile::PLAIN
@@ -412,8 +413,10 @@ pub(super) fn persistent(bytes: i64, staged: i64, device: &Device) -> Option<Til
         x: columns / 2,
         y: rows,
         r: STEP,
+        looped: true,
         warps: 8,
         stages: stages as u32,
+        pointers: Pointers::Map,
         ..Tile::PLAIN
     })
 }
@@ -437,6 +440,7 @@ fn skinny(columns: i64, k: i64, device: &Device) -> Tile {
         x,
         y: SKINNY_ROWS,
         r: SKINNY_STEP,
+        looped: true,
         warps,
         stages: stages.min((device.shared / stage).max(1)) as u32,
         ..Tile::PLAIN
@@ -551,15 +555,7 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
             return refuse(format!("a mask with blocks of {rows} by {keys}"));
         }
     }
-    let bytes = |x: i64, r: i64, stages: i64| {
-        let own = features(s) + s.gradients.map_or(0, |_| columns(s));
-        let operands = x * own + stages * r * (features(s) + columns(s));
-        // Such a tile goes through shared memory, padded, from the threads that load it to those that have its scores.
-        let exchanged = if s.loads_tiles { x * r * 9 / 2 } else { 0 };
-        operands * s.bytes + exchanged
-    };
-    let room = s.shared - 1024;
-    while bytes(x, r, stages) > room {
+    while attention_bytes(s, x, r, stages) > s.shared {
         if stages > 2 {
             stages -= 1;
         } else if r > 32 {
@@ -589,6 +585,31 @@ pub(super) fn attention(s: &AttentionShape) -> inrush_base::Result<Tile> {
         stages: stages as u32,
         ..Tile::PLAIN
     })
+}
+
+/// Returns the bytes of shared memory of an attention with `x` rows, steps of `r` keys and so many of them under way.
+fn attention_bytes(s: &AttentionShape, x: i64, r: i64, stages: i64) -> i64 {
+    const BARRIERS: i64 = 1024;
+    let own = features(s) + s.gradients.map_or(0, |_| columns(s));
+    let operands = x * own + stages * r * (features(s) + columns(s));
+    // Such a tile goes through shared memory, padded, from the threads that load it to those that have its scores.
+    let exchanged = if s.loads_tiles { x * r * 9 / 2 } else { 0 };
+    operands * s.bytes + exchanged + BARRIERS
+}
+
+/// Refuses tiles of an attention that a caller asks for and that no program can have.
+pub(super) fn check_attention(s: &AttentionShape, tile: &Tile) -> inrush_base::Result<()> {
+    let cuts = |n: i64, block: i64| n % block == 0;
+    let of_one_block = s
+        .block
+        .is_none_or(|(rows, keys)| cuts(rows, tile.x) && cuts(keys, tile.r));
+    let fits = attention_bytes(s, tile.x, tile.r, i64::from(tile.stages)) <= s.shared;
+    match tile.x.min(tile.r) >= 16 && of_one_block && fits {
+        true => Ok(()),
+        false => Err(inrush_base::Error::unsupported(format!(
+            "an attention with a tile of {tile}"
+        ))),
+    }
 }
 
 /// The work of a group, as far as the sizes depend on it.

@@ -5,7 +5,9 @@
 mod memory;
 
 use super::text::{Place, print_with_notes};
-use super::{Block, BlockItem, BlockStore, DimRole, Operand, Piece, Results, Tile, Walk, plan};
+use super::{
+    Block, BlockItem, BlockStore, DimRole, Operand, Piece, Pointers, Results, Tile, Walk, plan,
+};
 use crate::verify::Rules;
 use crate::{Acc, AccId, BufRole, Def, KBufId, KernelBuf, ValId};
 use inrush_base::{DType, Error, Result};
@@ -166,6 +168,15 @@ impl Verifier<'_> {
             at.map(|i| b.dims[i].block)
         };
         let looped = b.dims.iter().any(|d| d.role == DimRole::Looped);
+        if let Some(p) = &b.product {
+            let by_maps = chosen.pointers == Pointers::Map;
+            if (p.block, p.persistent) != (chosen.r, by_maps) {
+                return broken(format!(
+                    "a product in steps of {}, persistent: {}",
+                    p.block, p.persistent
+                ));
+            }
+        }
         let has = Tile {
             x: points("x").unwrap_or(chosen.x),
             y: points("y").unwrap_or(chosen.y),
