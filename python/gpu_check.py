@@ -5,7 +5,7 @@
 FOLDER is what `inrush-gpucheck` wrote. Programs with data are run and compared with the loop interpreter's results; programs
 without are run on random inputs, compared with PyTorch where the name says what they compute, and timed against a device copy of
 as many bytes. Programs with an `@` in their names have other tiles than the rules choose: of these the table shows what is faster.
-`--compiled` runs what needs the package `inrush` itself: `optimiser` (steps over many tensors), `tune` (tiles by measurement, in
+`--compiled` runs what needs the package `inrush` itself: `optimiser` (steps over many tensors), `background` (tiles by measurement while calls go on), `tune` (tiles by measurement, in
 two processes), `large` (more elements than 32 bits count).
 """
 
@@ -340,6 +340,91 @@ def tune(failures, until):
                 failures.append("tuning: winners were not found again")
 
 
+IN_BACKGROUND = """
+import sys, time, torch, inrush
+from torch.nn import functional as F
+torch.manual_seed(0)
+
+class Step(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 4096)
+        self.norm = torch.nn.LayerNorm(4096)
+
+    def forward(self, x):
+        return x + self.down(F.silu(self.up(self.norm(x)))) * x.std(-1, keepdim=True)
+
+def time_of(f, x):
+    for _ in range(5):
+        f(x)
+    torch.cuda.synchronize()
+    best = float("inf")
+    for _ in range(5):
+        began = time.time()
+        for _ in range(100):
+            f(x)
+        torch.cuda.synchronize()
+        best = min(best, time.time() - began)
+    return best / 100 * 1e6
+
+with torch.no_grad():
+    step = Step().cuda().bfloat16().eval()
+    x = torch.randn(4, 4096, device="cuda", dtype=torch.bfloat16)
+    want = step(x)
+    check = lambda got: torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
+    began = time.time()
+    options = {"tune": "background", "cudagraphs": sys.argv[1] == "captured", "strict": True}
+    f = torch.compile(step, backend="inrush", options=options)
+    check(f(x))
+    print(f"  first call {time.time() - began:.2f} s")
+    if sys.argv[1] == "left":
+        # The process ends while its kernels are measured.
+        sys.exit(0)
+    calls = captures = 0
+    while not inrush.wait_for_tuning(0.002):
+        check(f(x))
+        calls += 1
+        if calls % 10 == 0:
+            # Other threads must not end a capture in the global mode.
+            graph, y = torch.cuda.CUDAGraph(), torch.zeros(8, device="cuda")
+            with torch.cuda.graph(graph):
+                y += 1
+            graph.replay()
+            captures += 1
+            assert y.sum().item() == 8, y
+    print(f"  {time.time() - began:.1f} s, {calls} calls and {captures} captures meanwhile")
+    check(f(x))
+    for _ in range(4):
+        check(f(x))
+    tuned = inrush.last_compile().graphs[-1].tuned
+    print(f"  {len(tuned)} kernels")
+    for line in tuned:
+        print("   ", line)
+    assert tuned or sys.argv[1] == "again", "nothing was measured"
+    after = time_of(f, x)
+    torch._dynamo.reset()
+    before = time_of(torch.compile(step, backend="inrush", options={**options, "tune": False, "cache": False}), x)
+    print(f"  {before:.1f} us by the rules, {after:.1f} us tuned")
+"""
+
+
+def background(failures, until):
+    """Tiles that are measured while calls go on, with captured calls too; and a process that ends before that is done."""
+    for way in ("issued", "captured", "left"):
+        with tempfile.TemporaryDirectory() as cache:
+            env = dict(os.environ, INRUSH_CACHE_DIR=cache)
+            left = max(until - time.time(), 60)
+            began = time.time()
+            try:
+                done = subprocess.run([sys.executable, "-c", IN_BACKGROUND, way], capture_output=True, text=True, env=env, timeout=left)
+            except subprocess.TimeoutExpired:
+                failures.append(f"tuning in the background, {way}: not done in {left:.0f} s")
+                continue
+            print(f" {way}: {time.time() - began:.1f} s\n{done.stdout}", end="")
+            if done.returncode:
+                failures.append(f"tuning in the background, {way}: " + done.stderr[-1500:])
+
+
 def large(failures, until):
     """More elements than 32 bits count."""
     n = (1 << 31) + 65
@@ -366,7 +451,7 @@ def large(failures, until):
     print(f"  {n} elements: right")
 
 
-COMPILED = {"optimiser": optimiser, "tune": tune, "large": large}
+COMPILED = {"optimiser": optimiser, "tune": tune, "background": background, "large": large}
 
 
 def main():

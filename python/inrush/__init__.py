@@ -10,6 +10,7 @@ its other functions:
     inrush.remote_cache()               what became of the cache's second tier: entries found, stored, or why it is off
     inrush.warm_start(False)            do not keep what Dynamo captures on disk, nor look there
     inrush.torch_patches()              which functions of PyTorch are replaced, why, and what is off with this release
+    inrush.wait_for_tuning()            wait for option ``tune="background"``
     inrush.aot_compile(program, path)   a package from an exported program
     inrush.load(path)                   the package as a callable
     inrush.register_operator(schema, f) the function that packages call for an operator of one's own
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from inrush.report import compilations as compilations
     from inrush.report import last_compile as last_compile
     from inrush.source import output_code as output_code
+    from inrush.tuning import wait_for_tuning as wait_for_tuning
 
 # Names that are imported at first use, with the module that has them.
 _LAZY = {
@@ -63,6 +65,7 @@ _LAZY = {
     "remote_cache": "remote",
     "warm_start": "capture.install",
     "torch_patches": "patches",
+    "wait_for_tuning": "tuning",
 }
 
 __all__ = ["Error", "InputError", "InternalError", "MachineError", "UnsupportedError", *_LAZY]

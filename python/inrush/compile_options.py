@@ -35,7 +35,9 @@ class Options:
     call returns is the caller's: later calls do not write it. The modes `reduce-overhead` and `max-autotune` turn it on."""
     tune: bool | str = False
     """Measure which tiles the kernels for a CUDA device run fastest with, and keep the winners on disk: while compiling, or, with
-    ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more; graphs are then not kept. A first compile takes longer. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
+    ``"first call"``, in that call, over its own memory and values, after which the graph is compiled once more, or in the
+    ``"background"``, by a thread, while calls go on (:func:`inrush.wait_for_tuning` waits for it); graphs are then not kept. A first
+    compile takes longer, unless it is in the background. The modes `max-autotune` and `max-autotune-no-cudagraphs` turn it on."""
     pointers: str = "plain"
     """How kernels for a GPU name the elements of strided tiles: by plain pointers, by ``"block"`` pointers, which Triton has up
     to 3.8, by tensor ``"descriptor"`` s that each program makes, which go through the copy engine of Hopper and later, or by
@@ -79,8 +81,8 @@ def _count(name: str, value: Any) -> int | None:
 
 
 def _tune(name: str, value: Any) -> bool | str:
-    if not isinstance(value, bool) and value != "first call":
-        raise InputError(f"option `{name}` takes True, False or 'first call', not {value!r}")
+    if not isinstance(value, bool) and value not in ("first call", "background"):
+        raise InputError(f"option `{name}` takes True, False, 'first call' or 'background', not {value!r}")
     return value
 
 
@@ -124,7 +126,7 @@ def check(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
         chosen.setdefault("cudagraphs", True)
     if mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         chosen.setdefault("tune", True)
-    if chosen.get("tune") == "first call":
+    if chosen.get("tune") in ("first call", "background"):
         # What is kept would not have been tuned yet; the winners are.
         chosen |= {"cache": False, "warm_start": False}
     return Options(**chosen)

@@ -148,7 +148,7 @@ class CapturedGraph:
         if inner is None:
             log.compile.debug("AOTAutograd captures: %s", why)
             return None
-        later = self.frame is not None and self.options.tune in (False, True)
+        later = self.frame is not None and self.options.tune != "first call"
         compiled = self.compile(inner, "inference", later)
         eager = torch_internals.disable(gm.forward, "runs eagerly")
         if compiled is None:
@@ -240,7 +240,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
             "threads": options.threads,
             "fallback_random": options.fallback_random,
             "cudagraphs": options.cudagraphs,
-            "tune": {False: "never", True: "now"}.get(options.tune, "at call"),
+            "tune": {False: "never", True: "now", "background": "known"}.get(options.tune, "at call"),
             "pointers": options.pointers,
             "products": options.products,
             "trace": trace_folder(options, gm, report.kind),
@@ -258,6 +258,14 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         with torch_internals.no_tracing():
             compiled = _native.compile_fx(graph, settings, resolver(), of_traced_sizes(graph, report.kind))
         source.tell(compiled, report.kind, settings["trace"])
+        if options.tune == "background":
+
+            def tuned() -> Any:
+                told = {**settings, "tune": "background", "later": False, "trace": None}
+                with torch_internals.no_tracing():
+                    return _native.compile_fx(graph, told, resolver(), of_traced_sizes(graph, report.kind))
+
+            tuning.background.add(compiled, tuned, report.tuned.extend)
         if later:
             return compiled
         report.update(compiled.report())

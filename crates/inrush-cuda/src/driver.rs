@@ -143,6 +143,7 @@ impl Dialect for Cuda {
         stream_capturing: "cuStreamIsCapturing",
         capture_begin: "cuStreamBeginCapture_v2",
         capture_end: "cuStreamEndCapture",
+        capture_mode: "cuThreadExchangeStreamCaptureMode",
         graph_create: "cuGraphCreate",
         graph_kernel: "cuGraphAddKernelNode",
         graph_instantiate: "cuGraphInstantiateWithFlags",

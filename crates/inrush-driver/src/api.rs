@@ -248,6 +248,9 @@ pub trait Api: Send + Sync {
     /// Begins to capture work on the stream.
     fn begin_capture(&self, stream: Stream) -> Result<()>;
 
+    /// Has what the calling thread does from now on, such as allocations, leave captures of other threads valid.
+    fn leave_captures_alone(&self) -> Result<()>;
+
     /// Ends a capture; gives its graph.
     fn end_capture(&self, stream: Stream) -> Result<Handle>;
 

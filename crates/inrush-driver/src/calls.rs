@@ -86,6 +86,7 @@ functions! {
     stream_capturing (Handle, *mut c_int);
     capture_begin (Handle, c_int);
     capture_end (Handle, *mut Handle);
+    capture_mode (*mut c_int);
     graph_create (*mut Handle, c_uint);
     graph_kernel (*mut Handle, Handle, *const Handle, usize, *const c_void);
     graph_instantiate (*mut Handle, Handle, u64);
@@ -696,6 +697,14 @@ impl<D: Dialect> Api for Calls<D> {
         // SAFETY: the caller vouches for the stream.
         self.check(D::SYMBOLS.capture_begin, unsafe {
             (self.functions.capture_begin)(stream.0 as Handle, RELAXED)
+        })
+    }
+
+    fn leave_captures_alone(&self) -> Result<()> {
+        let mut mode = RELAXED;
+        // SAFETY: the pointer is to a local, which takes the mode before.
+        self.check(D::SYMBOLS.capture_mode, unsafe {
+            (self.functions.capture_mode)(&mut mode)
         })
     }
 

@@ -80,6 +80,15 @@ impl Driver {
         })
     }
 
+    /// Has what the calling thread does from now on, such as allocations, leave captures of other threads valid: those that were begun
+    /// in the global mode end when any thread does so.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn leave_captures_alone(&self) -> Result<()> {
+        self.api().leave_captures_alone()
+    }
+
     /// Makes a marker, which stands for no work yet.
     ///
     /// # Errors

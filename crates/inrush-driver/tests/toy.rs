@@ -62,6 +62,7 @@ impl Dialect for Toy {
         stream_capturing: "toyStreamIsCapturing",
         capture_begin: "toyStreamBeginCapture_v2",
         capture_end: "toyStreamEndCapture",
+        capture_mode: "toyThreadExchangeStreamCaptureMode",
         graph_create: "toyGraphCreate",
         graph_kernel: "hipGraphAddKernelNode",
         graph_instantiate: "toyGraphInstantiateWithFlags",

@@ -258,7 +258,10 @@ impl Compiled {
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         if let Some(f) = self.instead.get() {
-            return self.run_instead(f.bind(py), args);
+            return match f.bind(py).cast::<Compiled>() {
+                Ok(other) => other.get().__call__(py, args),
+                Err(_) => self.run_instead(f.bind(py), args),
+            };
         }
         let out = match args.len() {
             1 if let Ok(list) = args.get_borrowed_item(0)?.cast::<PyList>() => {
@@ -287,9 +290,19 @@ impl Compiled {
         Ok(())
     }
 
-    /// Has calls run `function`, since [`Compiled::finish`] failed.
-    fn replace(&self, function: Py<PyAny>) {
+    /// Has calls run `function`: since [`Compiled::finish`] failed, or since the same graph has better kernels. Captured calls are given
+    /// up.
+    fn replace(&self, py: Python<'_>, function: Py<PyAny>) -> PyResult<()> {
         let _ = self.instead.set(function);
+        let versions = [&self.general]
+            .into_iter()
+            .chain(self.special.iter().map(|s| &s.1));
+        for (runner, _) in versions.filter_map(|v| v.ready.get()) {
+            if let MachineCode::Gpu(engine) = &runner.code {
+                engine.forget_graphs(py)?;
+            }
+        }
+        Ok(())
     }
 
     /// True if calls may enter Python.
@@ -416,6 +429,7 @@ pub fn compile_fx(
                 settings.tune = match name.as_str() {
                     "never" => Tune::Never,
                     "now" => Tune::Now,
+                    "background" => Tune::Background,
                     "at call" => Tune::AtCall,
                     "known" => Tune::Known,
                     _ => return Err(PyValueError::new_err(format!("tuning `{name}`"))),

@@ -35,7 +35,7 @@ use crate::fx::{self, Imported, Sizes};
 use crate::host::run::{MachineCode, Runner};
 use inrush_compile::{Observer, Options, Request, compile_sequence};
 use inrush_graph::NodeId;
-use inrush_host::gpu::tune::AtCall;
+use inrush_host::gpu::tune::{AtCall, Measures};
 use pyo3::prelude::*;
 use std::time::Instant;
 
@@ -147,7 +147,7 @@ fn program(
     when: When,
 ) -> PyResult<State> {
     if settings.tune != Tune::Never {
-        watch.tuner = place.bench(py, settings.tune != Tune::Now)?;
+        watch.tuner = place.bench(py, measures(settings.tune))?;
     }
     // Either way random operators are fixed before the stages run: they become calls, which advance
     // PyTorch's generator as eager does, or read a seed that the first node draws.
@@ -183,9 +183,10 @@ fn program(
     let unknown = watch.tuner.as_ref().map_or(0, |t| t.unknown);
     watch.report.refusals = sequence.refusals.lines();
     watch.report.tuned = (watch.tuner.take()).map_or_else(Vec::new, |t| t.done);
+    watch.report.untuned = settings.tune == Tune::Known && unknown > 0;
     let tuning = match retiles.is_empty() || unknown == 0 {
         true => None,
-        false => (place.bench(py, false)?).map(|b| AtCall::new(b, retiles)),
+        false => (place.bench(py, Measures::Now)?).map(|b| AtCall::new(b, retiles)),
     };
     describe(&mut watch.report, &sequence);
     let start = Instant::now();
@@ -210,13 +211,22 @@ fn program(
     let start = Instant::now();
     let (code, cached) = load(py, &mut program, &pool)?;
     watch.report.cached = cached;
-    watch.report.untuned = tuning.is_some();
+    watch.report.untuned |= tuning.is_some();
     if let (MachineCode::Gpu(engine), Some(tuning)) = (&code, tuning) {
         engine.tune_at_call(tuning);
     }
     watch.add("build", start.elapsed());
     let runner = Runner::new(program, objects, code);
     Ok(State::Ready(runner, watch.report))
+}
+
+/// Returns when kernels are measured while a graph is compiled.
+fn measures(tune: Tune) -> Measures {
+    match tune {
+        Tune::Now => Measures::Now,
+        Tune::Background => Measures::InBackground,
+        Tune::Never | Tune::AtCall | Tune::Known => Measures::Nothing,
+    }
 }
 
 /// Returns what the stages are told of the graph's nodes and integers.

@@ -81,6 +81,12 @@ mod _native {
         Ok(host::kinds::refusal(py, device).map(|e| e.message().to_string()))
     }
 
+    /// Ends measuring in the background, since the process ends.
+    #[pyfunction]
+    fn stop_tuning() {
+        inrush_host::gpu::tune::stop_background();
+    }
+
     /// Starts the processes that build kernels for GPUs, in the background.
     #[pyfunction]
     fn warm_triton(py: Python<'_>) -> PyResult<()> {

@@ -124,6 +124,7 @@ impl Dialect for Hip {
         stream_capturing: "hipStreamIsCapturing",
         capture_begin: "hipStreamBeginCapture",
         capture_end: "hipStreamEndCapture",
+        capture_mode: "hipThreadExchangeStreamCaptureMode",
         graph_create: "hipGraphCreate",
         graph_kernel: "hipGraphAddKernelNode",
         graph_instantiate: "hipGraphInstantiateWithFlags",

@@ -11,7 +11,7 @@ use super::arguments::{pack, places};
 use super::driver::{Driver, Kernel, Memory, Stream};
 use crate::devices;
 use crate::program::Device;
-use inrush_base::Result;
+use inrush_base::{Error, Result};
 use inrush_compile::{Candidate, Retile, Tile, TunedBuffer, Tuner};
 use inrush_program::{BinaryInfo, GpuKernel, GpuTarget};
 use inrush_runtime::cache::Cache;
@@ -20,10 +20,15 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rounds in which all candidates take turns; the best time of each counts.
 const ROUNDS: usize = 5;
+/// Rounds where other work of the process may come in between.
+const ROUNDS_IN_BACKGROUND: usize = 15;
+/// The share of a device's free memory that measuring in the background may take.
+const SHARE: u64 = 4;
 /// Length of one measurement.
 const SPAN: f64 = 300e-6;
 const LAUNCHES: usize = 50;
@@ -47,7 +52,28 @@ struct Winner {
 /// A device made current: its stream, and what makes it so while it lives.
 pub struct Current {
     pub stream: Stream,
+    /// Bytes of memory that are free; `None` where that is not asked.
+    pub free: Option<u64>,
     pub guard: Box<dyn Any>,
+}
+
+/// Set when the process ends: measuring in the background stops.
+static STOPS: AtomicBool = AtomicBool::new(false);
+
+/// Ends all measuring in the background, after the build or the kernel that is under way.
+pub fn stop_background() {
+    STOPS.store(true, Ordering::Relaxed);
+}
+
+/// When a [`Bench`] measures.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Measures {
+    /// While the caller waits.
+    Now,
+    /// In a thread, on a stream of its own, while the process works on.
+    InBackground,
+    /// Nothing; winners of earlier searches are taken.
+    Nothing,
 }
 
 /// Makes the device current that kernels are measured on.
@@ -62,8 +88,7 @@ pub struct Bench {
     /// Name of the device: winners are its own.
     name: String,
     folder: PathBuf,
-    /// Measures nothing; takes winners of earlier searches.
-    known_only: bool,
+    measures: Measures,
     /// How many kernels that were.
     pub unknown: usize,
     memory: Vec<Memory>,
@@ -76,13 +101,13 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// `name` is the device's, whose winners are its own; with `known_only` nothing is measured.
+    /// `name` is the device's, whose winners are its own.
     pub fn new(
         (device, current_device): (Device, MakeCurrent),
         name: String,
         target: GpuTarget,
         pool: &'static Pool,
-        known_only: bool,
+        measures: Measures,
     ) -> Bench {
         Bench {
             device,
@@ -91,7 +116,7 @@ impl Bench {
             pool,
             name,
             folder: Cache::default_dir().join("tuned"),
-            known_only,
+            measures,
             unknown: 0,
             memory: Vec::new(),
             scratch: Vec::new(),
@@ -133,6 +158,9 @@ impl Bench {
             (None, on) => on.as_ref().map_or(Stream(0), |o| o.stream),
         };
         let driver = devices::driver(self.device)?;
+        if let Some(free) = on.as_ref().and_then(|o| o.free) {
+            fits(candidates, free)?;
+        }
         let mut runs: Vec<Option<(Kernel, Vec<u8>, u32)>> = Vec::new();
         for (c, b) in candidates.iter().zip(built) {
             // What Triton refuses at this size is no candidate.
@@ -169,7 +197,14 @@ impl Bench {
         }
         let mut best: Vec<Option<f64>> = vec![None; runs.len()];
         let mut counts = vec![1usize; runs.len()];
-        for round in 0..=ROUNDS {
+        let rounds = match self.measures {
+            Measures::InBackground => ROUNDS_IN_BACKGROUND,
+            _ => ROUNDS,
+        };
+        for round in 0..=rounds {
+            if self.stops() {
+                return Ok(vec![None; runs.len()]);
+            }
             for (k, run) in runs.iter().enumerate() {
                 let Some((kernel, arguments, programs)) = run else {
                     continue;
@@ -189,7 +224,7 @@ impl Bench {
     fn times(&mut self, candidates: &[Candidate], real: Option<&Real>) -> Vec<Option<f64>> {
         let none = vec![None; candidates.len()];
         let late = (self.current.as_ref()).is_some_and(|c| c.1.elapsed() > PATIENCE);
-        if late || self.began.elapsed() > TOTAL {
+        if late || self.stops() || self.began.elapsed() > TOTAL {
             return none;
         }
         self.measure(candidates, real).unwrap_or_else(|e| {
@@ -199,6 +234,11 @@ impl Bench {
             self.done.push(format!("{name}: not measured: {e}"));
             none
         })
+    }
+
+    /// Returns true if the process ends, for which nothing in the background is waited for.
+    fn stops(&self) -> bool {
+        self.measures == Measures::InBackground && STOPS.load(Ordering::Relaxed)
     }
 
     /// Memory that all candidates share.
@@ -236,6 +276,17 @@ impl Bench {
             self.scratch.push(driver.allocate(bytes as usize)?);
         }
         Ok(self.scratch.last().map_or(0, Memory::address))
+    }
+}
+
+/// Refuses candidates whose memory is more than the share of what is free: the process may want it.
+fn fits(candidates: &[Candidate], free: u64) -> Result<()> {
+    let bytes = |c: &Candidate| c.buffers.iter().map(|b| b.bytes.max(0) as u64).sum::<u64>();
+    match candidates.iter().map(bytes).max().unwrap_or(0) <= free / SHARE {
+        true => Ok(()),
+        false => Err(Error::machine(
+            "it takes more than a quarter of the device's free memory",
+        )),
     }
 }
 
@@ -448,9 +499,9 @@ impl Tuner for Bench {
     }
 
     fn time(&mut self, candidates: &[Candidate]) -> Vec<Option<f64>> {
-        match self.known_only {
-            true => vec![None; candidates.len()],
-            false => self.times(candidates, None),
+        match self.measures {
+            Measures::Nothing => vec![None; candidates.len()],
+            _ => self.times(candidates, None),
         }
     }
 

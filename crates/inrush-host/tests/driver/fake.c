@@ -464,6 +464,8 @@ API Status cuStreamBeginCapture_v2(Handle stream, int mode) {
     note("begin capture");
     return leave(OK);
 }
+/* Nothing that other threads do ends a capture here. */
+API Status cuThreadExchangeStreamCaptureMode(int *mode) { MAY_FAIL return *mode = 0, OK; }
 API Status cuStreamEndCapture(Handle stream, Handle *graph) {
     MAY_FAIL
     enter();
@@ -624,6 +626,7 @@ API Status cublasGemmStridedBatchedEx(Handle handle, int ta, int tb, int m, int 
     P(cuStreamIsCapturing, hipStreamIsCapturing)         \
     P(cuStreamBeginCapture_v2, hipStreamBeginCapture)    \
     P(cuStreamEndCapture, hipStreamEndCapture)           \
+    P(cuThreadExchangeStreamCaptureMode, hipThreadExchangeStreamCaptureMode) \
     P(cuGraphCreate, hipGraphCreate)                     \
     P(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags) \
     P(cuGraphLaunch, hipGraphLaunch)                     \

@@ -7,7 +7,7 @@ use crate::host::{device, kinds, tell_option};
 use inrush_base::{Caps, Error};
 use inrush_cpu::OpenMp;
 use inrush_host::devices;
-use inrush_host::gpu::tune::Bench;
+use inrush_host::gpu::tune::{Bench, Measures};
 use inrush_host::program::Device;
 use inrush_program::GpuTarget;
 use inrush_runtime::Pool;
@@ -60,9 +60,8 @@ impl Place {
         Ok(Place { device, gpu })
     }
 
-    /// Returns what measures kernels, or `None` where there is no GPU to measure on. With
-    /// `known_only` it looks up earlier measurements and makes none.
-    pub fn bench(&self, py: Python<'_>, known_only: bool) -> PyResult<Option<Bench>> {
+    /// Returns what measures kernels, or `None` where there is no GPU to measure on.
+    pub fn bench(&self, py: Python<'_>, measures: Measures) -> PyResult<Option<Bench>> {
         let (Some(gpu), Some((_, target))) = (self.device, &self.gpu) else {
             return Ok(None);
         };
@@ -70,12 +69,12 @@ impl Place {
             return Ok(None);
         }
         if !device::can_time(gpu).map_err(raise)? {
-            if !known_only {
+            if measures != Measures::Nothing {
                 tell_option(py, gpu, "tune", "the time of work is not measured")?;
             }
             return Ok(None);
         }
-        device::bench(py, gpu, target.clone(), known_only).map(Some)
+        device::bench(py, gpu, target.clone(), measures).map(Some)
     }
 
     /// Returns PyTorch's name of the device.

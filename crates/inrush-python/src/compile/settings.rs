@@ -42,6 +42,8 @@ pub enum Tune {
     Never,
     /// While compiling.
     Now,
+    /// In a thread, while calls go on.
+    Background,
     /// At the first call, on its memory.
     AtCall,
     /// Never, but what won before is taken.

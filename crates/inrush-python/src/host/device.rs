@@ -7,7 +7,7 @@ use crate::errors::raise;
 use inrush_base::{Caps, Error, Result};
 use inrush_host::devices::{self, Executed, Properties};
 use inrush_host::gpu::driver::{Driver, Entered, Stream};
-use inrush_host::gpu::tune::{Bench, Current};
+use inrush_host::gpu::tune::{Bench, Current, MakeCurrent, Measures};
 use inrush_host::program::Device;
 use inrush_program::GpuTarget;
 use pyo3::prelude::*;
@@ -295,31 +295,48 @@ pub fn can_time(device: Device) -> Result<bool> {
     Ok(devices::driver(device)?.can_time())
 }
 
-/// Returns what measures kernels on a device; with `known_only` it takes what was measured before, and measures nothing.
+/// Returns the bytes of a device's memory that no process has taken.
+fn free_memory(py: Python<'_>, device: Device) -> PyResult<u64> {
+    let told = module(py, &kind(device)?)?.call_method1("mem_get_info", (device.index,))?;
+    told.get_item(0)?.extract()
+}
+
+/// Returns what measures kernels on a device. In the background they run on a stream that does not wait for others.
 pub fn bench(
     py: Python<'_>,
     device: Device,
     target: GpuTarget,
-    known_only: bool,
+    measures: Measures,
 ) -> PyResult<Bench> {
     let name = module(py, &kind(device)?)?
         .call_method1("get_device_name", (device.index,))?
         .extract()?;
-    let current = move || {
-        let on = Python::attach(|py| On::device(py, device));
-        let on =
-            on.map_err(|e| Error::machine(format!("the device cannot be used for tuning: {e}")))?;
+    let fails = |e: PyErr| Error::machine(format!("the device cannot be used for tuning: {e}"));
+    let now = move || {
+        let on = Python::attach(|py| On::device(py, device)).map_err(fails)?;
         Ok(Current {
             stream: on.stream,
+            free: None,
             guard: Box::new(on),
         })
     };
+    let background = move || {
+        let (on, free) =
+            Python::attach(|py| Ok((On::device(py, device)?, free_memory(py, device)?)))
+                .map_err(fails)?;
+        let driver = devices::driver(device)?;
+        driver.leave_captures_alone()?;
+        let own = driver.own_stream()?;
+        Ok(Current {
+            stream: own.stream(),
+            free: Some(free),
+            guard: Box::new((own, on)),
+        })
+    };
+    let current: MakeCurrent = match measures {
+        Measures::InBackground => Box::new(background),
+        Measures::Now | Measures::Nothing => Box::new(now),
+    };
     let pool = triton::pool(py)?;
-    Ok(Bench::new(
-        (device, Box::new(current)),
-        name,
-        target,
-        pool,
-        known_only,
-    ))
+    Ok(Bench::new((device, current), name, target, pool, measures))
 }

@@ -186,6 +186,22 @@ impl Graphs {
         Ok(())
     }
 
+    /// Gives up all graphs, once the device's work is done: other code takes the calls.
+    pub fn forget(&self, py: Python<'_>, device: Device) -> PyResult<()> {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some("other code takes the calls".into());
+        // Without the interpreter's lock, which a call that holds the entries may wait for.
+        let entries = py.detach(|| {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let on = devices::driver(device)?;
+            let _entered = on.enter(on.primary_context(device.index)?)?;
+            on.synchronize_all()?;
+            Ok::<_, inrush_base::Error>(std::mem::take(&mut *entries))
+        });
+        drop(entries.map_err(raise)?);
+        Ok(())
+    }
+
     /// Replays a call, or captures it first; `run` runs the steps.
     pub fn call(
         &self,

@@ -116,6 +116,14 @@ impl Engine {
         self.executor.tune_at_call(Box::new(tuning));
     }
 
+    /// Gives up captured calls, once the work of replays is done; later ones are not captured.
+    pub fn forget_graphs(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.graphs {
+            Some(graphs) => graphs.forget(py, self.executor.device()),
+            None => Ok(()),
+        }
+    }
+
     /// Replays a captured call, or returns the caller's next step.
     pub fn replay(
         &self,
