@@ -3,7 +3,7 @@
 usage: gpu_targets.py [--zoo FOLDER] [--no-default] [--tuned] [NAME ...]
 
 Times are medians in us with cold caches; "device" is the sum of the kernels of a call. The limit is cuBLAS's product alone, PyTorch's
-attention, eager's sort, or a copy of the input. `--tuned` compiles with `mode="max-autotune"`. FOLDER has a `zoo.py` with public
+attention, eager's sort, or a copy of the input. `--tuned` has inrush measure tiles and the default backend compile with `mode="max-autotune"`. FOLDER has a `zoo.py` with public
 models: their latency is the wall clock of a call at batch 1 in bfloat16 until its work is done, with warm caches. Exit code 1 where a
 result is off from eager's in float64 by more than twice eager's error and a rounding.
 """
@@ -114,13 +114,14 @@ def measure(name, make, options):
     f, args, limit = make()
     mode = {"mode": "max-autotune"} if options.tuned else {}
     torch._dynamo.reset()
-    ours = torch.compile(f, backend="inrush", options=None if options.tuned else {"strict": True}, **mode)
+    ours = torch.compile(f, backend="inrush", options={"strict": True, "tune": options.tuned})
     wide = tuple(a.double() if a.is_floating_point() else a for a in args)
     wrong = False
     # Scores of whole attentions do not fit in memory in float64: `gpu_attention.py` compares short ones.
     if "attention" not in name and "int8" not in name:
         wrong = off(ours(*args), f(*wide), f(*args))
     ours(*args)
+    tuned = [line for g in inrush.last_compile().graphs for line in g.tuned]
     calls = {"limit": limit, "inrush": lambda: ours(*args)}
     if not options.no_default:
         theirs = torch.compile(lambda *a: f(*a), **mode)
@@ -128,7 +129,7 @@ def measure(name, make, options):
         calls["default"] = lambda: theirs(*args)
     times = {k: statistics.median(t) for k, t in zip(calls, zip(*([events(c, ()) for c in calls.values()] for _ in range(3))))}
     told = "  ".join(f"{k} {t:8.1f}" for k, t in times.items())
-    print(f"{name:42} {told}  device {device(calls['inrush']):8.1f}{'  WRONG' if wrong else ''}", flush=True)
+    print(f"{name:42} {told}  device {device(calls['inrush']):8.1f}{'  WRONG' if wrong else ''}", *(f"  {line}" for line in tuned), sep="\n", flush=True)
     return wrong
 
 
@@ -154,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--zoo", help="folder of `zoo.py`")
     parser.add_argument("--no-default", action="store_true", help="leave PyTorch's default backend out")
-    parser.add_argument("--tuned", action="store_true", help='compile with mode="max-autotune"')
+    parser.add_argument("--tuned", action="store_true", help='tune kernels by measurement')
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)

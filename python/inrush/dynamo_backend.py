@@ -265,7 +265,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
                 with torch_internals.no_tracing():
                     return _native.compile_fx(graph, told, resolver(), of_traced_sizes(graph, report.kind))
 
-            tuning.background.add(compiled, tuned, report.tuned.extend)
+            tuning.background.add(compiled, tuned, lambda measured: report.tuned.extend(measured))
         if later:
             return compiled
         report.update(compiled.report())

@@ -256,6 +256,7 @@ fn candidate(loops: &Loops, block: &Block, caps: &Caps, tile: Tile) -> Option<Ca
     Some(Candidate {
         tile,
         of: block.tile_of(),
+        by_values: (block.attention.as_ref()).is_some_and(|a| a.blocks.is_some()),
         programs: ex.hint(made.programs),
         kernel: kernel(&made),
         buffers,

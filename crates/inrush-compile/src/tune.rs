@@ -32,6 +32,8 @@ pub trait Tuner {
 pub struct Candidate {
     pub tile: Tile,
     pub of: TileOf,
+    /// Values in memory decide how far the kernel's loops go: lists of a block mask.
+    pub by_values: bool,
     pub kernel: GpuKernel,
     /// Number of programs; sizes that vary are at their hints.
     pub programs: i64,
@@ -175,6 +177,7 @@ mod tests {
         (tile.r <= 8192).then(|| Candidate {
             tile,
             of: TileOf::Loops,
+            by_values: false,
             kernel: GpuKernel {
                 symbol: tile.to_string(),
                 ..GpuKernel::default()

@@ -4,7 +4,9 @@
 //! in it when the kernel's turn comes ([`AtCall`]).
 //!
 //! Integers in memory of their own are zeros, which are positions of everything; numbers are zeros too, so what takes longer for some
-//! values than for others is not told apart.
+//! values than for others is not told apart. Kernels whose loops depend on values are measured at a first call only.
+//!
+//! Caches are cold: between two launches other memory is written, as other kernels of a model do.
 
 use super::TuneAtCall;
 use super::arguments::{pack, places};
@@ -29,9 +31,9 @@ const ROUNDS: usize = 5;
 const ROUNDS_IN_BACKGROUND: usize = 15;
 /// The share of a device's free memory that measuring in the background may take.
 const SHARE: u64 = 4;
-/// Length of one measurement.
+/// Length of one measurement, without what is done in between.
 const SPAN: f64 = 300e-6;
-const LAUNCHES: usize = 50;
+const LAUNCHES: usize = 10;
 /// Longest search for one kernel, and for one compile. What is not reached keeps the rules' choice.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOTAL: Duration = Duration::from_secs(600);
@@ -93,6 +95,9 @@ pub struct Bench {
     pub unknown: usize,
     memory: Vec<Memory>,
     scratch: Vec<Memory>,
+    /// Bytes that fill the caches of the device twice, and memory of that length.
+    caches: usize,
+    other: Option<Memory>,
     /// For reports.
     pub done: Vec<String>,
     began: Instant,
@@ -101,11 +106,11 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// `name` is the device's, whose winners are its own.
+    /// `name` is the device's, whose winners are its own; `cache_bytes` are those of its last cache.
     pub fn new(
         (device, current_device): (Device, MakeCurrent),
         name: String,
-        target: GpuTarget,
+        (target, cache_bytes): (GpuTarget, usize),
         pool: &'static Pool,
         measures: Measures,
     ) -> Bench {
@@ -120,6 +125,8 @@ impl Bench {
             unknown: 0,
             memory: Vec::new(),
             scratch: Vec::new(),
+            caches: 2 * cache_bytes.max(1 << 20),
+            other: None,
             done: Vec::new(),
             began: Instant::now(),
             current: None,
@@ -195,6 +202,14 @@ impl Bench {
                 _ => None,
             });
         }
+        if self.other.is_none() {
+            self.other = Some(driver.allocate(self.caches)?);
+        }
+        let clock = Clock {
+            driver: &driver,
+            stream,
+            other: self.other.as_ref(),
+        };
         let mut best: Vec<Option<f64>> = vec![None; runs.len()];
         let mut counts = vec![1usize; runs.len()];
         let rounds = match self.measures {
@@ -209,7 +224,7 @@ impl Bench {
                 let Some((kernel, arguments, programs)) = run else {
                     continue;
                 };
-                let took = time(&driver, stream, kernel, arguments, *programs, counts[k])?;
+                let took = clock.time(kernel, arguments, *programs, counts[k])?;
                 // The first round warms up, and tells how many launches take long enough.
                 if round == 0 {
                     counts[k] = ((SPAN / took.max(1e-7)) as usize).clamp(1, LAUNCHES);
@@ -453,24 +468,36 @@ impl Tuner for OneLaunch<'_> {
     }
 }
 
-/// Seconds of one launch, of `count` in a row.
-fn time(
-    driver: &Driver,
+/// Measures launches on a stream.
+struct Clock<'a> {
+    driver: &'a Driver,
     stream: Stream,
-    kernel: &Kernel,
-    arguments: &[u8],
-    programs: u32,
-    count: usize,
-) -> Result<f64> {
-    let (start, end) = (driver.event()?, driver.event()?);
-    let mut bytes = arguments.to_vec();
-    start.record(stream)?;
-    for _ in 0..count {
-        // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes say.
-        unsafe { kernel.launch([programs, 1, 1], &mut bytes, stream)? };
+    /// What is written before each launch.
+    other: Option<&'a Memory>,
+}
+
+impl Clock<'_> {
+    /// Returns the seconds of one launch: the mean of `count`.
+    fn time(&self, kernel: &Kernel, arguments: &[u8], programs: u32, count: usize) -> Result<f64> {
+        let mut bytes = arguments.to_vec();
+        let mut between = Vec::new();
+        for _ in 0..count {
+            if let Some(m) = self.other {
+                // SAFETY: the memory is this long, and nothing else uses it.
+                unsafe { self.driver.clear(m.address(), m.bytes(), self.stream)? };
+            }
+            let (start, end) = (self.driver.event()?, self.driver.event()?);
+            start.record(self.stream)?;
+            // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes say.
+            unsafe { kernel.launch([programs, 1, 1], &mut bytes, self.stream)? };
+            end.record(self.stream)?;
+            between.push((start, end));
+        }
+        let took = between
+            .iter()
+            .map(|(start, end)| Ok(end.since(start)? as f64 * 1e-3));
+        Ok(took.sum::<Result<f64>>()? / count as f64)
     }
-    end.record(stream)?;
-    Ok(end.since(&start)? as f64 * 1e-3 / count as f64)
 }
 
 impl Tuner for Bench {
@@ -501,6 +528,7 @@ impl Tuner for Bench {
     fn time(&mut self, candidates: &[Candidate]) -> Vec<Option<f64>> {
         match self.measures {
             Measures::Nothing => vec![None; candidates.len()],
+            _ if candidates.iter().any(|c| c.by_values) => vec![None; candidates.len()],
             _ => self.times(candidates, None),
         }
     }

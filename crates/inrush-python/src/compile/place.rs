@@ -62,7 +62,7 @@ impl Place {
 
     /// Returns what measures kernels, or `None` where there is no GPU to measure on.
     pub fn bench(&self, py: Python<'_>, measures: Measures) -> PyResult<Option<Bench>> {
-        let (Some(gpu), Some((_, target))) = (self.device, &self.gpu) else {
+        let (Some(gpu), Some((caps, target))) = (self.device, &self.gpu) else {
             return Ok(None);
         };
         if !device::present(py, gpu)? {
@@ -74,7 +74,7 @@ impl Place {
             }
             return Ok(None);
         }
-        device::bench(py, gpu, target.clone(), measures).map(Some)
+        device::bench(py, gpu, (target.clone(), caps.l2_bytes), measures).map(Some)
     }
 
     /// Returns PyTorch's name of the device.

@@ -301,11 +301,11 @@ fn free_memory(py: Python<'_>, device: Device) -> PyResult<u64> {
     told.get_item(0)?.extract()
 }
 
-/// Returns what measures kernels on a device. In the background they run on a stream that does not wait for others.
+/// Returns what measures kernels on a device with a last cache of so many bytes. In the background they run on a stream that does not wait for others.
 pub fn bench(
     py: Python<'_>,
     device: Device,
-    target: GpuTarget,
+    target: (GpuTarget, usize),
     measures: Measures,
 ) -> PyResult<Bench> {
     let name = module(py, &kind(device)?)?
