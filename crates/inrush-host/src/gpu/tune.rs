@@ -93,7 +93,7 @@ pub struct Bench {
     measures: Measures,
     /// How many kernels that were.
     pub unknown: usize,
-    memory: Vec<Memory>,
+    memory: Vec<(TunedBuffer, Memory)>,
     scratch: Vec<Memory>,
     /// Bytes that fill the caches of the device twice, and memory of that length.
     caches: usize,
@@ -256,27 +256,21 @@ impl Bench {
         self.measures == Measures::InBackground && STOPS.load(Ordering::Relaxed)
     }
 
-    /// Memory that all candidates share.
+    /// Memory that all candidates share. They may take their buffers in different orders.
     fn addresses(&mut self, driver: &Driver, c: &Candidate) -> Result<Vec<u64>> {
-        // A buffer may be passed as a pointer and as a tensor map.
-        let mut found = Vec::new();
         let mut out = Vec::new();
         for b in &c.buffers {
-            let at = found.iter().position(|f| *f == b.buf);
-            let at = at.unwrap_or(found.len());
-            if at == found.len() {
-                found.push(b.buf);
-            }
             let bytes = b.bytes.max(16) as usize;
-            if self.memory.get(at).is_none_or(|m| m.bytes() < bytes) {
-                let mut made = driver.allocate(bytes)?;
-                made.clear()?;
-                match self.memory.get_mut(at) {
-                    Some(m) => *m = made,
-                    None => self.memory.push(made),
-                }
+            let fits = |m: &&(TunedBuffer, Memory)| m.0.buf == b.buf && m.1.bytes() >= bytes;
+            if let Some((_, memory)) = self.memory.iter().find(fits) {
+                out.push(memory.address());
+                continue;
             }
-            out.push(self.memory[at].address());
+            let mut made = driver.allocate(bytes)?;
+            made.clear()?;
+            out.push(made.address());
+            // Shorter memory of the buffer stays: candidates that were packed already use it.
+            self.memory.push((*b, made));
         }
         Ok(out)
     }
