@@ -4,6 +4,7 @@
 //! Decisions read numbers (lanes, caches, registers), never a device's name. So a preset on one
 //! machine compiles for another, and equal properties give equal code.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The name of the CPU among kinds of devices.
@@ -86,6 +87,9 @@ pub struct Gpu {
     pub tensor_maps: bool,
     /// Which products of halves are persistent kernels, where a library would do them otherwise.
     pub persistent_products: PersistentProducts,
+    /// By rows, columns and terms of a product of halves: pointwise operators on its result are fused with it in one kernel, or a
+    /// library multiplies. What was measured goes before all rules.
+    pub measured_products: BTreeMap<[i64; 3], bool>,
     /// A kernel may start before the one before it has ended, and waits for it by an instruction (`griddepcontrol`).
     pub programmatic_launch: bool,
     /// Programs of the second and third grid dimension at most.
@@ -137,6 +141,22 @@ impl Gpu {
         const TERMS: i64 = 8192;
         let few = self.persistent_products == PersistentProducts::Always || k <= TERMS;
         few && self.prefers_persistent(m, n, k)
+    }
+}
+
+impl Gpu {
+    /// Returns true if a product of halves too small to be persistent and the pointwise work on its result take less time as one kernel:
+    /// the library's product is short beside a launch. Such a kernel took 0.74 to 1.00 of both on an H200, for 768 to 3072 columns and
+    /// up to 2048 rows; of more terms more than both. To change a number, measure with `python/bench/gpu_products.py --tune`.
+    pub fn prefers_small_epilogue(&self, m: i64, n: i64, k: i64) -> bool {
+        const ROWS: i64 = 2048;
+        const COLUMNS: i64 = 256;
+        const FEW: i64 = 128;
+        let terms = 512..=if m <= FEW && n <= ROWS { 2048 } else { 1024 };
+        self.persistent_products == PersistentProducts::Large
+            && (17..=ROWS).contains(&m)
+            && n >= COLUMNS
+            && terms.contains(&k)
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod complex;
 mod functions;
+mod fusible;
 mod gpu;
 mod library;
 mod no_kernels;
@@ -33,6 +34,7 @@ use inrush_program::{GpuKernel, Program};
 use inrush_sched::Refusal;
 
 pub use complex::Boundary;
+pub use fusible::{Fusible, fusible};
 pub use gpu::{Blocks, GpuKernels, Retile};
 pub use inrush_aten::user_kernel;
 pub use inrush_kernel::block::{Pointers, Tile};

@@ -492,6 +492,19 @@ pub fn alone(graph: &Graph, node: NodeId) -> Cutout {
     segment(graph, &views, &[node], &wanted, &Held::default())
 }
 
+/// Builds the graph of some nodes; what other nodes read of their results, and the graph gives, are its outputs.
+pub fn region(graph: &Graph, nodes: &[NodeId]) -> Cutout {
+    let outside = (0..graph.nodes.len()).map(NodeId::from_index);
+    let outside = outside.filter(|n| !nodes.contains(n));
+    let read = outside.flat_map(|n| graph.nodes[n.index()].reads());
+    let given = graph.outputs.iter().filter_map(|o| match &o.value {
+        OutputValue::Value(v) => Some(*v),
+        _ => None,
+    });
+    let wanted = read.chain(given).collect();
+    segment(graph, &Views::default(), nodes, &wanted, &Held::default())
+}
+
 /// Builds the graph of a segment.
 fn segment(
     whole: &Graph,

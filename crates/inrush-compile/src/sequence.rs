@@ -287,7 +287,7 @@ type Units = FxHashMap<(Vec<NodeId>, Vec<ValueId>), Unit>;
 
 /// Runs stage rewrite over the whole graph where libraries are called, that is on GPUs. Returns the graph, and the source of
 /// each node.
-fn rewritten(
+pub(crate) fn rewritten(
     graph: Graph,
     request: &Request,
     caps: &Caps,

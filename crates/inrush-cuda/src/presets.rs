@@ -2,6 +2,7 @@
 
 use super::KIND;
 use inrush_base::{Caps, DType, Gpu, PersistentProducts, Preset, Properties};
+use std::collections::BTreeMap;
 
 pub(crate) const ALL: &[Preset] = &[
     Preset {
@@ -38,6 +39,7 @@ fn gpu(arch: &str, multiprocessors: u32, shared_kib: u32, float8: &'static [DTyp
         bf16_atomics: true,
         dot_f64: true,
         tensor_maps: true,
+        measured_products: BTreeMap::new(),
         persistent_products: match arch {
             "90" => PersistentProducts::Large,
             _ => PersistentProducts::Never,
@@ -71,6 +73,7 @@ pub fn caps(p: &Properties) -> Option<Caps> {
 fn a100() -> Caps {
     let gpu = Gpu {
         tensor_maps: false,
+        measured_products: BTreeMap::new(),
         persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         ..gpu("80", 108, 163, &[DType::F8E5M2])

@@ -48,7 +48,7 @@ pub use expand_masks::expand_masks;
 pub use expand_numbers::expand_numbers;
 pub use expand_repeats::expand_repeats;
 pub use few_rows::has_few_rows;
-pub use large_products::large_products;
+pub use large_products::{FusibleProduct, fusible_products, large_products};
 pub use planar::planar;
 pub use source::{Source, sources};
 

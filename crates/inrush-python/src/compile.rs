@@ -19,6 +19,7 @@
 mod build;
 mod lower;
 mod place;
+mod products;
 mod report;
 mod settings;
 pub mod special;
@@ -168,6 +169,9 @@ fn program(
         gpu.persistent_products = products;
     }
     let options = options(settings, watch.tuner.is_some());
+    if let (Some(bench), None) = (&mut watch.tuner, settings.products) {
+        products::choose(py, (&graph, &request), (place, settings), &mut caps, bench)?;
+    }
     // Without the interpreter's lock: other threads go on while this one compiles.
     let (caps, mut watch, sequence) = py.detach(move || {
         let sequence = compile_sequence(graph, &request, &caps, &options, &mut watch);

@@ -7,6 +7,7 @@ mod driver;
 pub use driver::driver;
 
 use inrush_base::{Caps, DType, Device, Gpu, PersistentProducts, Preset, Properties, Runs};
+use std::collections::BTreeMap;
 
 /// The name of this kind of device.
 const KIND: &str = "rocm";
@@ -64,6 +65,7 @@ fn gpu(arch: &str, compute_units: u32, shared_kib: u32) -> Gpu {
         // Triton 3.6 assigns the matrix instructions of gfx942, for which it has no lowering in float64.
         dot_f64: arch != "gfx942",
         tensor_maps: false,
+        measured_products: BTreeMap::new(),
         persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         max_grid_yz: 65535,

@@ -7,6 +7,7 @@ mod driver;
 pub use driver::{driver, open};
 
 use inrush_base::{Caps, DType, Device, Gpu, PersistentProducts, Preset, Properties, Runs};
+use std::collections::BTreeMap;
 
 /// The name of this kind of device.
 const KIND: &str = "xpu";
@@ -63,6 +64,7 @@ fn gpu(arch: &str, cores: u32, registers: u32, bf16_atomics: bool) -> Gpu {
         bf16_atomics,
         dot_f64: true,
         tensor_maps: false,
+        measured_products: BTreeMap::new(),
         persistent_products: PersistentProducts::Never,
         programmatic_launch: false,
         max_grid_yz: 65535,

@@ -8,6 +8,10 @@
 //!
 //! Caches are cold: between two launches other memory is written, as other kernels of a model do.
 
+mod products;
+
+pub use products::Call;
+
 use super::TuneAtCall;
 use super::arguments::{pack, places};
 use super::driver::{Driver, Kernel, Memory, Stream};
@@ -202,9 +206,7 @@ impl Bench {
                 _ => None,
             });
         }
-        if self.other.is_none() {
-            self.other = Some(driver.allocate(self.caches)?);
-        }
+        self.fill_caches(&driver)?;
         let clock = Clock {
             driver: &driver,
             stream,
@@ -224,7 +226,13 @@ impl Bench {
                 let Some((kernel, arguments, programs)) = run else {
                     continue;
                 };
-                let took = clock.time(kernel, arguments, *programs, counts[k])?;
+                let mut bytes = arguments.to_vec();
+                let mut launch = || {
+                    // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes
+                    // say.
+                    unsafe { kernel.launch([*programs, 1, 1], &mut bytes, stream) }
+                };
+                let took = clock.time(counts[k], &mut launch)?;
                 // The first round warms up, and tells how many launches take long enough.
                 if round == 0 {
                     counts[k] = ((SPAN / took.max(1e-7)) as usize).clamp(1, LAUNCHES);
@@ -249,6 +257,26 @@ impl Bench {
             self.done.push(format!("{name}: not measured: {e}"));
             none
         })
+    }
+
+    /// Makes the memory that is written between launches.
+    fn fill_caches(&mut self, driver: &Driver) -> Result<()> {
+        if self.other.is_none() {
+            self.other = Some(driver.allocate(self.caches)?);
+        }
+        Ok(())
+    }
+
+    /// Writes what won. A file that cannot be written is measured again next time.
+    fn write(&self, path: &std::path::Path, kept: &impl Serialize) {
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(&self.folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
+            file.write_all(&serde_json::to_vec(kept)?)?;
+            file.persist(path).map_err(|e| e.error)?;
+            Ok(())
+        };
+        _ = write();
     }
 
     /// Returns true if the process ends, for which nothing in the background is waited for.
@@ -462,7 +490,7 @@ impl Tuner for OneLaunch<'_> {
     }
 }
 
-/// Measures launches on a stream.
+/// Measures calls on a stream.
 struct Clock<'a> {
     driver: &'a Driver,
     stream: Stream,
@@ -471,9 +499,8 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// Returns the seconds of one launch: the mean of `count`.
-    fn time(&self, kernel: &Kernel, arguments: &[u8], programs: u32, count: usize) -> Result<f64> {
-        let mut bytes = arguments.to_vec();
+    /// Returns the seconds of one call: the mean of `count`.
+    fn time(&self, count: usize, call: Call<'_>) -> Result<f64> {
         let mut between = Vec::new();
         for _ in 0..count {
             if let Some(m) = self.other {
@@ -482,14 +509,11 @@ impl Clock<'_> {
             }
             let (start, end) = (self.driver.event()?, self.driver.event()?);
             start.record(self.stream)?;
-            // SAFETY: the arguments are packed by the kernel's signature, over memory that is kept and as long as its sizes say.
-            unsafe { kernel.launch([programs, 1, 1], &mut bytes, self.stream)? };
+            call()?;
             end.record(self.stream)?;
             between.push((start, end));
         }
-        let took = between
-            .iter()
-            .map(|(start, end)| Ok(end.since(start)? as f64 * 1e-3));
+        let took = (between.iter()).map(|(start, end)| Ok(end.since(start)? as f64 * 1e-3));
         Ok(took.sum::<Result<f64>>()? / count as f64)
     }
 }
@@ -545,14 +569,6 @@ impl Tuner for Bench {
             warps: winner.warps,
             pointers: winner.pointers.name().into(),
         };
-        // A winner that cannot be written down is measured again next time.
-        let write = || -> std::io::Result<()> {
-            std::fs::create_dir_all(&self.folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-            file.write_all(&serde_json::to_vec(&kept)?)?;
-            file.persist(self.path(rule)).map_err(|e| e.error)?;
-            Ok(())
-        };
-        _ = write();
+        self.write(&self.path(rule), &kept);
     }
 }

@@ -75,7 +75,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     /// Returns the FX node that a call is read from, whose operands are from now on those of the call; `None` for a call that a
-    /// pass made.
+    /// pass made, and for an operator with a row in a graph of no FX graph.
     pub fn fx_node_of(
         &mut self,
         source: &Option<inrush_compile::Source>,
@@ -87,6 +87,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.instead = source.operands.clone();
         match &self.imported.nodes[source.node.index()] {
             Some(node) => Ok(Some(node)),
+            None if inrush_aten::lookup(op).is_some() => Ok(None),
             None => Err(raise(Error::internal(format!("`{op}` cannot be called")))),
         }
     }

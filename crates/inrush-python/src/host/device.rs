@@ -311,6 +311,7 @@ pub fn bench(
     let name = module(py, &kind(device)?)?
         .call_method1("get_device_name", (device.index,))?
         .extract()?;
+    let library = functions(py, device)?;
     let fails = |e: PyErr| Error::machine(format!("the device cannot be used for tuning: {e}"));
     let now = move || {
         let on = Python::attach(|py| On::device(py, device)).map_err(fails)?;
@@ -327,10 +328,13 @@ pub fn bench(
         let driver = devices::driver(device)?;
         driver.leave_captures_alone()?;
         let own = driver.own_stream()?;
+        let stream = own.stream();
+        // PyTorch's work of this thread goes there, too.
+        let entered = library.enter(device, stream);
         Ok(Current {
-            stream: own.stream(),
+            stream,
             free: Some(free),
-            guard: Box::new((own, on)),
+            guard: Box::new((entered, own, on)),
         })
     };
     let current: MakeCurrent = match measures {
