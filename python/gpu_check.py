@@ -341,15 +341,16 @@ def tune(failures, until):
 
 
 IN_BACKGROUND = """
-import sys, time, torch, inrush
+import copy, sys, time, torch, inrush
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 torch.manual_seed(0)
 
 class Step(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 4096)
-        self.norm = torch.nn.LayerNorm(4096)
+        self.up, self.down = torch.nn.Linear(1024, 2048), torch.nn.Linear(2048, 1024)
+        self.norm = torch.nn.LayerNorm(1024)
 
     def forward(self, x):
         return x + self.down(F.silu(self.up(self.norm(x)))) * x.std(-1, keepdim=True)
@@ -358,18 +359,22 @@ def time_of(f, x):
     for _ in range(5):
         f(x)
     torch.cuda.synchronize()
-    best = float("inf")
-    for _ in range(5):
-        began = time.time()
-        for _ in range(100):
+    began = time.time()
+    for _ in range(100):
+        f(x)
+    torch.cuda.synchronize()
+    return (time.time() - began) / 100 * 1e6
+
+def device(f, x):
+    with profile(activities=[ProfilerActivity.CUDA]) as p:
+        for _ in range(20):
             f(x)
         torch.cuda.synchronize()
-        best = min(best, time.time() - began)
-    return best / 100 * 1e6
+    return sum(e.self_device_time_total for e in p.key_averages() if e.device_type.name == "CUDA") / 20
 
 with torch.no_grad():
     step = Step().cuda().bfloat16().eval()
-    x = torch.randn(4, 4096, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(128, 1024, device="cuda", dtype=torch.bfloat16)
     want = step(x)
     check = lambda got: torch.testing.assert_close(got, want, rtol=3e-2, atol=3e-2)
     began = time.time()
@@ -400,11 +405,14 @@ with torch.no_grad():
     print(f"  {len(tuned)} kernels")
     for line in tuned:
         print("   ", line)
-    assert tuned or sys.argv[1] == "again", "nothing was measured"
-    after = time_of(f, x)
-    torch._dynamo.reset()
-    before = time_of(torch.compile(step, backend="inrush", options={**options, "tune": False, "cache": False}), x)
-    print(f"  {before:.1f} us by the rules, {after:.1f} us tuned")
+    assert any(line.startswith("product ") for line in tuned), "nothing was measured"
+    rules = torch.compile(copy.deepcopy(step), backend="inrush", options={**options, "tune": False, "cache": False})
+    for _ in range(4):
+        check(rules(x))
+    # By turns: neither has a quieter machine.
+    times = [(time_of(rules, x), time_of(f, x)) for _ in range(8)]
+    before, after = (min(t) for t in zip(*times))
+    print(f"  {before:.1f} us by the rules, {after:.1f} us tuned; on the device {device(rules, x):.1f} and {device(f, x):.1f}")
 """
 
 

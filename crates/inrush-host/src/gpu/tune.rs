@@ -494,7 +494,7 @@ impl Tuner for OneLaunch<'_> {
 struct Clock<'a> {
     driver: &'a Driver,
     stream: Stream,
-    /// What is written before each launch.
+    /// Memory that is written before each launch.
     other: Option<&'a Memory>,
 }
 

@@ -7,7 +7,7 @@ use super::plan::STAGES;
 use super::{Block, Pointers, Tile};
 use inrush_base::Gpu;
 
-/// What a tile is of: products and attentions have rules of their own.
+/// The work that a tile is of: products and attentions have rules of their own.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum TileOf {
     /// Fused loops.

@@ -370,7 +370,7 @@ pub(super) fn contraction(points: [i64; 4], bytes: usize, plain: bool, device: &
     if plain && narrow && m > SKINNY_ROWS && n >= 64 && k >= 128 && device.shared >= DEEP {
         let products = |x: i64| batch * ((m + 63) / 64) * ((n + x - 1) / x);
         if 2 * products(128) <= 3 * units {
-            return short(&products, device);
+            return short(&products, k, device);
         }
     }
     let most = if narrow { 128 } else { 64 };
@@ -432,28 +432,26 @@ const DEEP: i64 = 200 << 10;
 
 /// Sizes the tile of a product of halves that leaves multiprocessors without work if tiles are large: 64 rows, the fewest that a
 /// group of warps multiplies on Hopper, and as many columns as leave three quarters of the device a program. `products` tells how many
-/// tiles so many columns give. Few programs take long steps. Measured on an H200 by tuning 50 shapes of 64 to 2048 rows.
-fn short(products: &dyn Fn(i64) -> i64, device: &Device) -> Tile {
-    let columns = [64, 32]
-        .into_iter()
-        .find(|x| 4 * products(*x) >= 3 * device.units);
-    let x = columns.unwrap_or(16);
+/// tiles so many columns give. Few programs take long steps. Chosen on an H200 by tuning some 80 shapes of 32 to 2048 rows; for up to
+/// 1024 terms the best tile was 5 % faster at most. To change a number, measure with `python/bench/gpu_products.py --tune`.
+fn short(products: &dyn Fn(i64) -> i64, k: i64, device: &Device) -> Tile {
+    let mut sides = [64, 32].into_iter();
+    let fills = |x: &i64| 4 * products(*x) >= 3 * device.units;
+    let x = sides.find(fills).unwrap_or(16);
     let programs = products(x);
+    let (r, stages) = match programs {
+        n if n <= device.units && x <= 32 && k >= 2048 => (256, 4),
+        n if n <= device.units => (128, 4),
+        n if n <= 2 * device.units => (128, 3),
+        _ => (64, 4),
+    };
     Tile {
         x,
         y: 64,
-        r: if programs <= 2 * device.units {
-            128
-        } else {
-            64
-        },
+        r,
         looped: true,
         warps: 4,
-        stages: if programs <= device.units || programs > 2 * device.units {
-            4
-        } else {
-            3
-        },
+        stages,
         ..Tile::PLAIN
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a product and the pointwise operators after it are one kernel or calls of a library, where tuning is to measure that: both
+//! Choice between one kernel and a library for a product and the pointwise operators after it, where tuning is to measure that: both
 //! ways are compiled as graphs of their own and run on numbers that are drawn.
 
 use super::place::Place;

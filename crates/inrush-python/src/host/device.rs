@@ -6,13 +6,14 @@ use super::triton;
 use crate::errors::raise;
 use inrush_base::{Caps, Error, Result};
 use inrush_host::devices::{self, Executed, Properties};
-use inrush_host::gpu::driver::{Driver, Entered, Stream};
+use inrush_host::gpu::driver::{Driver, Entered, OwnedStream, Stream};
 use inrush_host::gpu::tune::{Bench, Current, MakeCurrent, Measures};
 use inrush_host::program::Device;
 use inrush_program::GpuTarget;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use std::ffi::{CStr, c_void};
+use std::sync::{Mutex, PoisonError};
 
 type Guard = *mut c_void;
 
@@ -295,6 +296,20 @@ pub fn can_time(device: Device) -> Result<bool> {
     Ok(devices::driver(device)?.can_time())
 }
 
+/// Returns the stream of a device on which background work is measured: one for the whole process, because libraries keep memory for
+/// each stream that they have met.
+fn background_stream(device: Device, driver: &Driver) -> Result<Stream> {
+    static STREAMS: Mutex<Vec<(Device, OwnedStream)>> = Mutex::new(Vec::new());
+    let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, own)) = streams.iter().find(|s| s.0 == device) {
+        return Ok(own.stream());
+    }
+    let own = driver.own_stream()?;
+    let stream = own.stream();
+    streams.push((device, own));
+    Ok(stream)
+}
+
 /// Returns the bytes of a device's memory that no process has taken.
 fn free_memory(py: Python<'_>, device: Device) -> PyResult<u64> {
     let told = module(py, &kind(device)?)?.call_method1("mem_get_info", (device.index,))?;
@@ -327,14 +342,13 @@ pub fn bench(
                 .map_err(fails)?;
         let driver = devices::driver(device)?;
         driver.leave_captures_alone()?;
-        let own = driver.own_stream()?;
-        let stream = own.stream();
+        let stream = background_stream(device, &driver)?;
         // PyTorch's work of this thread goes there, too.
         let entered = library.enter(device, stream);
         Ok(Current {
             stream,
             free: Some(free),
-            guard: Box::new((entered, own, on)),
+            guard: Box::new((entered, on)),
         })
     };
     let current: MakeCurrent = match measures {

@@ -14,7 +14,7 @@ const CALLS: usize = 5;
 /// The gain from which on the kernel is taken: less is noise.
 const GAIN: f64 = 0.98;
 
-/// What was measured, in a file.
+/// Seconds of both ways, in a file.
 #[derive(Serialize, Deserialize)]
 struct Measured {
     library_seconds: f64,
