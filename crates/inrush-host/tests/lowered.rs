@@ -50,13 +50,13 @@ fn layers_are_products_of_a_library_or_compiled_whole() {
     assert_eq!(without.program.steps.len(), 1);
 }
 
-/// The steps of a layer over `rows` rows, and how many are calls of the library.
-fn layer(rows: &str, dtype: &str, columns: usize) -> (usize, usize) {
+/// The steps of a layer over `rows` rows of `terms` features, and how many are calls of the library.
+fn layer(rows: &str, dtype: &str, columns: usize, terms: usize) -> (usize, usize) {
     let text = format!(
         "graph g\n\
-        %0 w: {dtype}[{columns}, 1024] = parameter w\n\
+        %0 w: {dtype}[{columns}, {terms}] = parameter w\n\
         %1 b: {dtype}[{columns}] = parameter b\n\
-        %2 x: {dtype}[{rows}, 1024] = input 0\n\
+        %2 x: {dtype}[{rows}, {terms}] = input 0\n\
         %3 h: {dtype}[{rows}, {columns}] = aten.linear.default(%2, %0, %1)\n\
         %4 y: {dtype}[{rows}, {columns}] = aten.relu.default(%3)\n\
         output 0: %4\n"
@@ -71,14 +71,15 @@ fn layer(rows: &str, dtype: &str, columns: usize) -> (usize, usize) {
 #[test]
 fn few_rows_of_halves_are_one_kernel() {
     for dtype in ["f16", "bf16"] {
-        assert_eq!(layer("16", dtype, 4096), (1, 0));
-        assert_eq!(layer("2", dtype, 2048), (1, 0));
-        assert_eq!(layer("2, 8", dtype, 2048), (1, 0));
-        // More rows, or fewer columns, are the library's.
-        assert_eq!(layer("17", dtype, 4096).1, 1);
-        assert_eq!(layer("2", dtype, 2047).1, 1);
+        assert_eq!(layer("16", dtype, 4096, 1024), (1, 0));
+        assert_eq!(layer("2", dtype, 2048, 1024), (1, 0));
+        assert_eq!(layer("2, 8", dtype, 2048, 1024), (1, 0));
+        // More rows are so only if sums are short; they are the library's, and so are fewer columns.
+        assert_eq!(layer("17", dtype, 4096, 1024), (1, 0));
+        assert_eq!(layer("17", dtype, 4096, 4096).1, 1);
+        assert_eq!(layer("2", dtype, 2047, 1024).1, 1);
     }
-    assert_eq!(layer("16", "f32", 4096).1, 1);
+    assert_eq!(layer("16", "f32", 4096, 1024).1, 1);
 }
 
 #[test]

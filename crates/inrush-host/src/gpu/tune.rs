@@ -319,7 +319,12 @@ impl Bench {
 /// Refuses candidates whose memory is more than the share of what is free: the process may want it.
 fn fits(candidates: &[Candidate], free: u64) -> Result<()> {
     let bytes = |c: &Candidate| c.buffers.iter().map(|b| b.bytes.max(0) as u64).sum::<u64>();
-    match candidates.iter().map(bytes).max().unwrap_or(0) <= free / SHARE {
+    within_share(candidates.iter().map(bytes).max().unwrap_or(0), free)
+}
+
+/// Refuses more bytes than the share of what is free.
+fn within_share(bytes: u64, free: u64) -> Result<()> {
+    match bytes <= free / SHARE {
         true => Ok(()),
         false => Err(Error::machine(
             "it takes more than a quarter of the device's free memory",

@@ -88,6 +88,7 @@ fn run(name: &str, machine: &Machine, kind: &str) {
         .env("FAKE_CAPABILITY", machine.capability.to_string())
         .env("FAKE_ARCH", machine.arch)
         .env(KIND, kind)
+        .env("INRUSH_CACHE_DIR", folder.path().join("cache"))
         .env(INSIDE, folder.path());
     if machine.is_late {
         child.env("FAKE_LATE", "1");
@@ -164,6 +165,7 @@ fn compiled() -> PathBuf {
 }
 
 /// Returns the driver's log since the last look.
+#[allow(dead_code)] // Some tests look at results alone.
 pub fn log(folder: &Path) -> Vec<String> {
     let path = folder.join("log");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -209,12 +211,14 @@ pub fn info() -> BinaryInfo {
     }
 }
 
+#[allow(dead_code)] // Not every test has inputs.
 pub fn tensor(values: &[f32]) -> Value {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let sizes = vec![values.len() as i64];
     Value::Tensor(Tensor::from_bytes(DType::F32, sizes, &bytes).unwrap())
 }
 
+#[allow(dead_code)] // Likewise.
 pub fn floats(value: &Value) -> Vec<f32> {
     let Value::Tensor(t) = value else {
         panic!("no tensor");

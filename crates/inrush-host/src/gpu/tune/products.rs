@@ -1,6 +1,6 @@
 //! Measures whether a product and what follows it are faster as one kernel or with a library, and remembers which.
 
-use super::{Bench, Clock, Measures, ROUNDS, ROUNDS_IN_BACKGROUND};
+use super::{Bench, Clock, Measures, ROUNDS, ROUNDS_IN_BACKGROUND, TOTAL, within_share};
 use crate::devices;
 use inrush_base::Result;
 use serde::{Deserialize, Serialize};
@@ -28,17 +28,26 @@ impl Measured {
 }
 
 impl Bench {
-    /// Returns true if it measures, now or in the background.
+    /// Returns true if it measures, now or in the background, and has time left.
     pub fn measures(&self) -> bool {
-        self.measures != Measures::Nothing && !self.stops()
+        self.measures != Measures::Nothing && !self.stops() && self.began.elapsed() < TOTAL
+    }
+
+    /// Refuses so many bytes of memory where the process may want them.
+    ///
+    /// # Errors
+    /// A machine error, also where the device does not tell what is free.
+    pub fn has_room(&self, bytes: u64) -> Result<()> {
+        let free = (self.current_device)()?.free;
+        free.map_or(Ok(()), |free| within_share(bytes, free))
     }
 
     /// Returns whether the kernel won for a product when that was measured; `text` is the product as a graph.
     pub fn known_product(&mut self, text: &str, told: &str) -> Option<bool> {
-        let kept = std::fs::read(self.product_path(text)).ok();
-        let kept = kept.and_then(|k| serde_json::from_slice::<Measured>(&k).ok());
-        self.unknown += usize::from(kept.is_none());
-        let takes_kernel = kept?.takes_kernel();
+        let kept = std::fs::read(self.product_path(text)).ok()?;
+        let takes_kernel = serde_json::from_slice::<Measured>(&kept)
+            .ok()?
+            .takes_kernel();
         let way = if takes_kernel { "kernel" } else { "library" };
         self.done.push(format!("{told}: {way}, from the cache"));
         Some(takes_kernel)
