@@ -234,6 +234,17 @@ def large_epilogues():
         assert (ours.double() - exact).norm() <= 1.01 * (eager.double() - exact).norm()
 
 
+def short_products(dtype, m):
+    """Products with sums of some hundred terms are kernels with what follows, ragged at all sides."""
+    f = lambda x, w, b, c: (F.gelu(torch.addmm(b, x, w)), torch.mm(x, w).view(-1, 2, 264) * torch.sigmoid(c).view(-1, 2, 264))  # noqa: E731
+    args = [a.to(dtype) for a in (torch.randn(m, 520), (torch.randn(264, 520) / 8).t(), torch.randn(264), torch.randn(m, 264))]
+    with torch.no_grad():
+        got = torch.compile(f, backend="inrush", options={"strict": True, "cache": False})(*args)
+    for ours, eager, exact in zip(got, f(*args), f(*(a.double() for a in args))):
+        same_layout(ours, eager)
+        assert (ours.double() - exact).norm() <= 1.01 * (eager.double() - exact).norm()
+
+
 def training(model, x):
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, backend="inrush", options={"strict": True, "cache": False})
@@ -293,6 +304,8 @@ def cases(row):
     yield "large products with activations", large_epilogues
     for case in ((200, 296, 72, torch.bfloat16, 0, False), (130, 264, 24, torch.float16, 1, True), (8, 8, 8, torch.bfloat16, 2, True)):
         yield f"persistent products, {case}", lambda case=case: persistent_products(*case)
+    yield "short products, torch.bfloat16", lambda: short_products(torch.bfloat16, 130)
+    yield "short products, torch.float16", lambda: short_products(torch.float16, 40)
     for name in ("convolutional", "attention"):
         make, inputs = MODELS[name]
         yield f"{name}, training", lambda make=make, inputs=inputs: training(make(), inputs(2))

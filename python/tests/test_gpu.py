@@ -47,6 +47,12 @@ def test_large_products_take_their_activations_along(rows):
     assert row["libraries"] == ["aten._addmm_activation.default"] * 3 and not row["kernels"] and not row["called"], row
 
 
+def test_short_products_are_kernels_with_what_follows(rows):
+    for dtype in ("bfloat16", "float16"):
+        row = rows[f"short products, torch.{dtype}"]
+        assert row["kernels"] > 0 and not row["libraries"] and not row["called"], row
+
+
 def test_one_row_is_summed_by_kernels(rows):
     for dtype in ("float32", "float16", "bfloat16"):
         row = rows[f"products of one row, torch.{dtype}"]
