@@ -108,6 +108,8 @@ pub enum PersistentProducts {
 }
 
 impl Gpu {
+    /// Addresses and strides that the copy engine takes are multiples of so many bytes.
+    pub const COPY_BYTES: i64 = 16;
     /// Rows and columns of what a program of a persistent product takes at once.
     pub const PAIR: (i64, i64) = (128, 256);
 

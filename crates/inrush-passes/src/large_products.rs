@@ -11,8 +11,8 @@ use inrush_base::{Caps, Gpu, PersistentProducts};
 use inrush_expr::Expr;
 use inrush_graph::{Graph, Node, TensorType, ValueId};
 
-/// Elements of 16 bytes of halves: addresses of rows that the copy engine takes.
-const LANES: i64 = 8;
+/// Halves that the copy engine takes at once: rows begin at multiples of them.
+const LANES: i64 = Gpu::COPY_BYTES / 2;
 
 /// Returns for each node of a graph whether it is a product of matrices of halves that is to be a kernel together with the pointwise
 /// operators that follow it. `is_kept` tells which nodes are called.

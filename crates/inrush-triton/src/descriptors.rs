@@ -15,7 +15,7 @@
 
 use crate::function::{Emitter, Role};
 use crate::{Argument, ArgumentSource, types};
-use inrush_base::{DType, Result};
+use inrush_base::{DType, Gpu, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_kernel::block::{BlockItem, BlockStore, DimRole, Pointers};
 use inrush_kernel::{BufRole, Def, KBufId};
@@ -23,8 +23,8 @@ use inrush_loops::StoreMode;
 
 /// Dimensions of a descriptor at most.
 const MAX_RANK: usize = 5;
-/// Strides and addresses that the copy engine takes are multiples of this; so is the length of a tile's rows.
-const BYTES: i64 = 16;
+/// The length of a tile's rows is a multiple of this, too.
+const BYTES: i64 = Gpu::COPY_BYTES;
 
 /// A tile of a buffer: an element for every point of the block's tile, or of an operand's.
 #[derive(Clone, PartialEq, Debug)]

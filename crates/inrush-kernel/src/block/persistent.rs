@@ -9,11 +9,8 @@
 
 use super::{Block, DimRole, Operand, Product};
 use crate::BufRole;
-use inrush_base::DType;
+use inrush_base::{DType, Gpu};
 use inrush_expr::{Expr, Exprs, Sym};
-
-/// Addresses and strides that the copy engine takes are multiples of so many bytes.
-const BYTES: i64 = 16;
 
 /// An operand as a matrix in memory.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,7 +49,7 @@ impl Product {
 fn matrix(ex: &Exprs, o: &Operand, side: Sym, k: Sym) -> Option<Matrix> {
     let (strides, base) = ex.affine(o.offset, &[side, k])?;
     let strides = [strides[0], strides[1]];
-    let lanes = ex.int(BYTES / 2);
+    let lanes = ex.int(Gpu::COPY_BYTES / 2);
     let whole = |e: Expr| ex.is_int(ex.modulo(e, lanes), 0);
     let (along_k, far) = match strides.map(|s| ex.is_int(s, 1)) {
         [false, true] => (true, strides[0]),
