@@ -148,7 +148,7 @@ impl Gpu {
 
 impl Gpu {
     /// Returns true if a product of halves too small to be persistent and the pointwise work on its result take less time as one kernel:
-    /// the library's product is short compared with a launch. Such a kernel took 0.74 to 1.00 of both on an H200, for 768 to 3072 columns and
+    /// the library's product is short compared with a launch. Such a kernel took 0.72 to 1.03 of both on an H200, for 768 to 3072 columns and
     /// up to 2048 rows; of more terms more than both. To change a number, measure with `python/bench/gpu_products.py --tune`.
     pub fn prefers_small_epilogue(&self, m: i64, n: i64, k: i64) -> bool {
         const ROWS: i64 = 2048;
