@@ -255,33 +255,37 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         settings["later"] = later
         graph, report.kept = attentions(launching, report.kind)
         fallback.tell_cache()
-        with torch_internals.no_tracing():
-            compiled = _native.compile_fx(graph, settings, resolver(), of_traced_sizes(graph, report.kind))
+
+        def build(graph: Any, **changed: Any) -> Any:
+            with torch_internals.no_tracing():
+                return _native.compile_fx(graph, {**settings, **changed}, resolver(), of_traced_sizes(graph, report.kind))
+
+        # The report's list may be another one by then.
+        told = lambda measured: report.tuned.extend(measured)  # noqa: E731
+
+        def tune_in_background(compiled: Any, graph: Any) -> None:
+            if options.tune == "background":
+                tuning.background.add(compiled, lambda: build(graph, tune="background", later=False, trace=None), told)
+
+        compiled = build(graph)
         source.tell(compiled, report.kind, settings["trace"])
-        if options.tune == "background":
-
-            def tuned() -> Any:
-                told = {**settings, "tune": "background", "later": False, "trace": None}
-                with torch_internals.no_tracing():
-                    return _native.compile_fx(graph, told, resolver(), of_traced_sizes(graph, report.kind))
-
-            tuning.background.add(compiled, tuned, lambda measured: report.tuned.extend(measured))
+        if not tuned_by_triton:
+            tune_in_background(compiled, graph)
         if later:
             return compiled
         report.update(compiled.report())
-        untuned = compiled.report()["untuned"]
+        untuned = options.tune == "first call" and compiled.report()["untuned"]
         if untuned or tuned_by_triton:
 
             def again() -> Any:
                 known = attentions(user_kernels.rewrite(gm), report.kind)[0] if tuned_by_triton else graph
-                with torch_internals.no_tracing():
-                    told = {**settings, "tune": "known"} if untuned else settings
-                    made = _native.compile_fx(known, told, resolver(), of_traced_sizes(known, report.kind))
+                made = build(known, tune="known") if untuned else build(known)
                 if tuned_by_triton:
                     report.update(made.report())
+                    tune_in_background(made, known)
                 return made
 
-            return tuning.FirstCall(compiled, again, report.tuned.extend)
+            return tuning.FirstCall(compiled, again, told)
         return compiled
     except BaseException as error:
         # A panic is no `Exception` in Python, but a failure like others.

@@ -107,6 +107,47 @@ def test_calls_run_the_graph_that_takes_their_place():
     assert torch.equal(one(arguments)[0], x - 1) and not arguments
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_calls_run_what_the_thread_made(monkeypatch, trains):
+    """Graphs are what the compiler gave, not wrapped, whichever way they were captured: the thread replaces what calls run."""
+    made = []
+
+    class Compiled(Graph):
+        _boxed_call = True
+        enters_python = False
+
+        def __init__(self, native, settings):
+            super().__init__(settings["tune"] == "known")
+            self.native, self.settings, self.calls = native, settings, 0
+            made.append(self)
+
+        def report(self):
+            return {**self.native.report(), **super().report()}
+
+        def finish(self):
+            self.native.finish()
+
+        def __call__(self, *args):
+            if self.replaced is not None:
+                return self.replaced(*args)
+            self.calls += 1
+            return self.native(*args)
+
+    compile_fx = tuning._native.compile_fx
+    monkeypatch.setattr(tuning._native, "compile_fx", lambda gm, settings, *rest: Compiled(compile_fx(gm, settings, *rest), settings))
+    f = torch.compile(lambda x: x.sin() * 2, backend="inrush", options={"tune": "background", "strict": True})
+    x = torch.randn(100, requires_grad=trains)
+    torch.testing.assert_close(f(x), x.sin() * 2)
+    assert inrush.wait_for_tuning(60)
+    forward = made[0]
+    assert isinstance(forward.replaced, Compiled) and forward.replaced.settings["tune"] == "background"
+    # The thread may have been faster than the first call.
+    before = forward.calls, forward.replaced.calls
+    torch.testing.assert_close(f(x), x.sin() * 2)
+    assert (forward.calls, forward.replaced.calls) == (before[0], before[1] + 1)
+    assert len(inrush.last_compile().graphs[0].tuned) == 2
+
+
 def test_a_processor_has_nothing_to_tune():
     f = torch.compile(lambda x: x.sin() + 1, backend="inrush", options={"tune": "background", "strict": True})
     x = torch.randn(100)
