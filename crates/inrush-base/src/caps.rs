@@ -144,9 +144,7 @@ impl Gpu {
         let few = self.persistent_products == PersistentProducts::Always || k <= TERMS;
         few && self.prefers_persistent(m, n, k)
     }
-}
 
-impl Gpu {
     /// Returns true if a product of halves too small to be persistent and the pointwise work on its result take less time as one kernel:
     /// the library's product is short compared with a launch. Such a kernel took 0.72 to 1.03 of both on an H200, for 768 to 3072 columns and
     /// up to 2048 rows; of more terms more than both. To change a number, measure with `python/bench/gpu_products.py --tune`.

@@ -5,8 +5,7 @@ use crate::partition;
 use crate::sequence::{Request, rewritten};
 use crate::{Observer, Options};
 use inrush_base::{Caps, Result};
-use inrush_graph::{Graph, Node, NodeId, Type, ValueId};
-use rustc_hash::FxHashSet;
+use inrush_graph::{Graph, Node, NodeId, Type};
 
 /// A product and the pointwise operators on its result.
 #[derive(Clone, Debug)]
@@ -33,8 +32,7 @@ pub fn fusible(
     }
     let (graph, _) = rewritten(graph, request, caps, options, observer)?;
     let called = partition::must_call(&graph, true);
-    let outs = called.keys().flat_map(|n| &graph.nodes[n.index()].outs);
-    let kept: FxHashSet<ValueId> = outs.copied().collect();
+    let kept = partition::results(&graph, &called);
     let is_kept = |n: &Node| n.outs.iter().any(|v| kept.contains(v));
     let found = inrush_passes::fusible_products(&graph, caps, &is_kept);
     let alone = found.into_iter().filter_map(|p| {

@@ -492,6 +492,12 @@ pub fn alone(graph: &Graph, node: NodeId) -> Cutout {
     segment(graph, &views, &[node], &wanted, &Held::default())
 }
 
+/// Returns the results of called nodes.
+pub fn results(graph: &Graph, called: &BTreeMap<NodeId, String>) -> FxHashSet<ValueId> {
+    let outs = called.keys().flat_map(|n| &graph.nodes[n.index()].outs);
+    outs.copied().collect()
+}
+
 /// Builds the graph of some nodes; what other nodes read of their results, and the graph gives, are its outputs.
 pub fn region(graph: &Graph, nodes: &[NodeId]) -> Cutout {
     let outside = (0..graph.nodes.len()).map(NodeId::from_index);

@@ -205,8 +205,7 @@ pub fn compile_sequence(
         let called = partition::must_call(graph, caps.gpu.is_some());
         (called, partition::Held::default())
     };
-    let outs = called.keys().flat_map(|n| &graph.nodes[n.index()].outs);
-    let kept: FxHashSet<ValueId> = outs.copied().collect();
+    let kept = partition::results(graph, &called);
     let is_kept = |n: &Node| n.outs.iter().any(|v| kept.contains(v));
     let large = inrush_passes::large_products(graph, caps, &is_kept);
     for (n, node) in graph.nodes.iter().enumerate() {

@@ -79,8 +79,8 @@ fn is_matrix(sizes: [i64; 3]) -> bool {
     sizes.iter().all(|n| *n > 16)
 }
 
-/// Returns true if a node is a product whose sizes a kernel takes, by what was measured or else by rules. A symbolic number of rows counts by its least value: of
-/// few rows a library chooses other kernels.
+/// Returns true if a node is a product whose sizes a kernel takes, by what was measured or else by rules. A symbolic number of rows
+/// counts by its least value: of few rows a library chooses other kernels.
 fn is_candidate(graph: &Graph, gpu: &Gpu, node: &Node) -> bool {
     let Some([a, b]) = operands(graph, node) else {
         return false;
