@@ -1,13 +1,14 @@
 def median_time(run):
     """Returns the median of the seconds that ``run`` takes."""
-    times = []
+    times, total = [], 0.0
     run()
-    while len(times) < 10 or sum(times) < 0.5:
+    while len(times) < 10 or total < 0.5:
         synchronize()
         start = time.perf_counter()
         run()
         synchronize()
         times.append(time.perf_counter() - start)
+        total += times[-1]
     return statistics.median(times)
 
 
