@@ -421,7 +421,7 @@ def background(failures, until):
     for way in ("issued", "captured", "left"):
         with tempfile.TemporaryDirectory() as cache:
             env = dict(os.environ, INRUSH_CACHE_DIR=cache)
-            left = max(until - time.time(), 60)
+            left = min(max(until - time.time(), 60), 3600)
             began = time.time()
             try:
                 done = subprocess.run([sys.executable, "-c", IN_BACKGROUND, way], capture_output=True, text=True, env=env, timeout=left)
