@@ -192,20 +192,21 @@ const HELD: i64 = 4096;
 
 /// Returns the reason for which an operator that sorts rows is left to PyTorch.
 fn long_rows(graph: &Graph, node: &Node, gpu: bool) -> Option<String> {
-    let longest = longest_row(graph, node)?;
-    let kernel = finds_few(graph, node) || gpu && packs(graph, node, longest);
-    (longest > SORTED && !kernel).then(|| "sorts long rows".to_string())
+    let rows = sorted_rows(graph, node)?;
+    let kernel = finds_few(graph, node) || gpu && packs(graph, node, &rows);
+    (rows.longest > SORTED && !kernel).then(|| "sorts long rows".to_string())
 }
 
 /// Returns true if an operator sorts or searches rows that a GPU's kernel is faster at than the library.
 pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
     let most = if finds_few(graph, node) { HELD } else { SORTED };
-    longest_row(graph, node).is_some_and(|n| n <= most || packs(graph, node, n))
+    sorted_rows(graph, node).is_some_and(|r| r.longest <= most || packs(graph, node, &r))
 }
 
-/// Returns true if a program of a GPU sorts rows of up to `longest` elements, each a key with its position.
-fn packs(graph: &Graph, node: &Node, longest: i64) -> bool {
-    sorted_dtype(graph, node).is_some_and(|d| inrush_aten::sorts_in_kernel(d, longest))
+/// Returns true if a program of a GPU sorts such rows, each element a key with its position.
+fn packs(graph: &Graph, node: &Node, rows: &Rows) -> bool {
+    sorted_dtype(graph, node)
+        .is_some_and(|d| inrush_aten::sorts_in_kernel(d, rows.longest, rows.contiguous))
 }
 
 /// Returns the dtype of what an operator sorts; `None` for numbers that it makes itself.
@@ -228,31 +229,44 @@ fn finds_few(graph: &Graph, node: &Node) -> bool {
         && !matches!(arg("largest"), Some(Arg::Bool(false)))
 }
 
-/// Returns the greatest length of the rows that an operator sorts: the upper bound of its range,
-/// since a kernel has to hold any of them. `None` where it does not sort, or where that cannot be
-/// told.
-fn longest_row(graph: &Graph, node: &Node) -> Option<i64> {
+/// The rows that an operator sorts.
+struct Rows {
+    /// The upper bound of their length, since a kernel has to hold any of them.
+    longest: i64,
+    /// The elements of a row are neighbours in memory.
+    contiguous: bool,
+}
+
+/// Returns the rows that an operator sorts; `None` where it does not sort, or where they cannot be told.
+fn sorted_rows(graph: &Graph, node: &Node) -> Option<Rows> {
     let op = inrush_aten::lookup(&node.op)?;
     let sorts = op.row.sorts()?;
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
     let ex = &graph.exprs;
-    let length = match (arg("self"), arg("dim"), arg("n")) {
-        (_, _, Some(Arg::Int(n))) => *n,
+    let (length, contiguous) = match (arg("self"), arg("dim"), arg("n")) {
+        (_, _, Some(Arg::Int(n))) => (*n, true),
         (Some(Arg::Value(v)), dim, _) => {
-            let sizes = &graph.tensor(*v).ok()?.sizes;
+            let x = graph.tensor(*v).ok()?;
+            let along = |d: usize| {
+                let step = ex.as_int(*x.strides.get(d)?);
+                Some((*x.sizes.get(d)?, step == Some(1)))
+            };
             match dim {
                 Some(Arg::Int(d)) => {
                     let d = ex.as_int(*d)?;
-                    let d = if d < 0 { d + sizes.len() as i64 } else { d };
-                    *sizes.get(usize::try_from(d).ok()?)?
+                    let d = if d < 0 { d + x.sizes.len() as i64 } else { d };
+                    along(usize::try_from(d).ok()?)?
                 }
-                _ if sorts == SortAxis::First => *sizes.first()?,
-                _ => ex.product(sizes.iter().copied()),
+                _ if sorts == SortAxis::First => along(0)?,
+                _ => (ex.product(x.sizes.iter().copied()), true),
             }
         }
         _ => return None,
     };
-    Some(ex.range(length).hi)
+    Some(Rows {
+        longest: ex.range(length).hi,
+        contiguous,
+    })
 }
 
 /// Returns the reason for which a view cannot be made as one: its row refuses these arguments.

@@ -559,9 +559,14 @@ fn order(m: &mut Make) -> Option<ValueId> {
     let dtype =
         m.r.of(&[DType::F32, DType::I64, DType::BF16, DType::I32, DType::U8]);
     let rank = m.r.of(&[1, 2, 3]);
-    let sizes: Vec<i64> = (0..rank).map(|_| m.up_to(24).max(1)).collect();
-    let x = m.input(dtype, &sizes);
+    let mut sizes: Vec<i64> = (0..rank).map(|_| m.up_to(24).max(1)).collect();
     let d = m.r.below(rank);
+    // Programs of GPUs hold rows of up to 1,024.
+    if m.r.odds(1, 3) {
+        sizes.iter_mut().for_each(|n| *n = (*n).min(4));
+        sizes[d] = m.r.int(25, 1100);
+    }
+    let x = m.input(dtype, &sizes);
     let largest = Arg::Bool(m.r.odds(1, 2));
     let outs = if m.r.odds(1, 2) {
         let k = m.r.int(1, sizes[d].min(5));

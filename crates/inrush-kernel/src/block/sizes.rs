@@ -39,6 +39,10 @@ const SHORT_STEP: i64 = 1024;
 const LEAST_STEP: i64 = 128;
 /// Elements of the longest row that a program sorts.
 const SORTED: i64 = 4096;
+/// Elements of the longest row that one warp sorts.
+const LONG_SORTED: i64 = 1024;
+/// Rows for each multiprocessor below which sixteen warps share a long one.
+const FEW_SORTED: i64 = 6;
 /// Keys that a thread holds of rows that are sorted. Exchanges among them need no other thread, but all of them are instructions of
 /// their own: with 16 a row of 4,096 is 690 KB of machine code for an H100, with 8 half of that.
 const KEYS: i64 = 8;
@@ -301,8 +305,9 @@ fn persistent_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     }
 }
 
-/// Sizes a tile of rows that are sorted, of at most `bound` elements. Rows of up to 512 are sorted within a warp, by shuffles; several
-/// short ones share it. Of columns there are as many side by side as fill a sector of memory, unless those are too many keys.
+/// Sizes a tile of rows that are sorted, of at most `bound` elements. Rows of up to 1,024 are sorted within a warp, by shuffles; several
+/// short ones share it. Where long rows are few, more warps share one: it waits for less than for its turn of a multiprocessor. Of
+/// columns there are as many side by side as fill a sector of memory, unless those are too many keys.
 fn sort(points: &Points, bound: i64, columns: bool) -> Tile {
     let &Points { nx, ny, units, .. } = points;
     let whole = power(bound.min(SORTED));
@@ -315,12 +320,16 @@ fn sort(points: &Points, bound: i64, columns: bool) -> Tile {
     while rows > least && ny * (nx / rows) < 4 * units {
         rows /= 2;
     }
+    let keys = rows * whole;
+    let few = nx * ny < FEW_SORTED * units;
     Tile {
         x: rows,
         r: whole,
-        warps: match rows * whole {
+        warps: match keys {
             ..=SHORT => 1,
-            keys => power(keys / one_warp).min(16) as u32,
+            _ if keys > LONG_SORTED || columns => power(keys / one_warp).min(16) as u32,
+            _ if few => 16,
+            _ => 1,
         },
         ..Tile::PLAIN
     }
