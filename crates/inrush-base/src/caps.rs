@@ -110,6 +110,9 @@ pub enum PersistentProducts {
 impl Gpu {
     /// Addresses and strides that the copy engine takes are multiples of so many bytes.
     pub const COPY_BYTES: i64 = 16;
+    /// Rows for each multiprocessor below which several warps share each row that is sorted: it waits for less than for its turn. A
+    /// warp alone takes the network of a row of 1,024 keys as code that Triton builds for up to 7 s.
+    pub const FEW_SORTED_ROWS: i64 = 6;
     /// Rows and columns of what a program of a persistent product takes at once.
     pub const PAIR: (i64, i64) = (128, 256);
 

@@ -31,7 +31,7 @@ pub fn fusible(
         return Ok(Vec::new());
     }
     let (graph, _) = rewritten(graph, request, caps, options, observer)?;
-    let called = partition::must_call(&graph, true);
+    let called = partition::must_call(&graph, caps.gpu.as_ref());
     let kept = partition::results(&graph, &called);
     let is_kept = |n: &Node| n.outs.iter().any(|v| kept.contains(v));
     let found = inrush_passes::fusible_products(&graph, caps, &is_kept);

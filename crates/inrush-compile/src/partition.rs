@@ -22,7 +22,7 @@
 use crate::no_kernels;
 use inrush_aten::props::{Prop, SortAxis, has};
 use inrush_aten::{Args, Route};
-use inrush_base::{DType, DTypeClass, Error, Result};
+use inrush_base::{DType, DTypeClass, Error, Gpu, Result};
 use inrush_expr::{Expr, Sym, SymMap};
 use inrush_graph::{
     Arg, Graph, Input, InputKind, Node, NodeId, Output, OutputKind, OutputValue, Type, Value,
@@ -108,8 +108,8 @@ pub fn must_call_alone(graph: &Graph) -> BTreeMap<NodeId, String> {
 }
 
 /// Nodes that no stage needs to look at: they have no row, values that only PyTorch can hold, or dtypes that PyTorch refuses. With the
-/// reason. `on_gpu`: kernels are for a GPU.
-pub fn must_call(graph: &Graph, on_gpu: bool) -> BTreeMap<NodeId, String> {
+/// reason. `gpu`: kernels are for this one.
+pub fn must_call(graph: &Graph, gpu: Option<&Gpu>) -> BTreeMap<NodeId, String> {
     let mut out = BTreeMap::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         if is_size(graph, node) {
@@ -140,8 +140,8 @@ pub fn must_call(graph: &Graph, on_gpu: bool) -> BTreeMap<NodeId, String> {
                 })
                 .or_else(|| crooked(graph, node))
                 .or_else(|| folded(graph, node))
-                .or_else(|| long_rows(graph, node, on_gpu))
-                .or_else(|| no_kernels::refused(graph, node, on_gpu))
+                .or_else(|| long_rows(graph, node, gpu))
+                .or_else(|| no_kernels::refused(graph, node, gpu.is_some()))
         };
         if let Some(reason) = reason {
             out.insert(NodeId::from_index(at), reason);
@@ -187,13 +187,20 @@ fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
 
 /// Rows up to this length are sorted in kernels by comparing each with each; longer ones PyTorch's own sort is faster at.
 const SORTED: i64 = 16;
+/// Longer rows a GPU's kernel sorts where several warps share each, because rows are few. A warp alone is hardly faster than PyTorch's
+/// sort then, and takes seconds to build.
+const SHARED: i64 = 512;
 /// Longest rows of which a GPU's kernel finds the greatest few: one program holds such a row whole.
 const HELD: i64 = 4096;
 
 /// Returns the reason for which an operator that sorts rows is left to PyTorch.
-fn long_rows(graph: &Graph, node: &Node, gpu: bool) -> Option<String> {
+fn long_rows(graph: &Graph, node: &Node, gpu: Option<&Gpu>) -> Option<String> {
     let rows = sorted_rows(graph, node)?;
-    let kernel = finds_few(graph, node) || gpu && packs(graph, node, &rows);
+    let on_gpu = |gpu: &Gpu| {
+        let few = rows.count < Gpu::FEW_SORTED_ROWS * i64::from(gpu.multiprocessors);
+        (few || rows.longest <= SHARED) && packs(graph, node, &rows)
+    };
+    let kernel = finds_few(graph, node) || gpu.is_some_and(on_gpu);
     (rows.longest > SORTED && !kernel).then(|| "sorts long rows".to_string())
 }
 
@@ -233,6 +240,8 @@ fn finds_few(graph: &Graph, node: &Node) -> bool {
 struct Rows {
     /// The upper bound of their length, since a kernel has to hold any of them.
     longest: i64,
+    /// How many there are, at the hints.
+    count: i64,
     /// The elements of a row are neighbours in memory.
     contiguous: bool,
 }
@@ -243,29 +252,30 @@ fn sorted_rows(graph: &Graph, node: &Node) -> Option<Rows> {
     let sorts = op.row.sorts()?;
     let arg = |name: &str| op.schema().position(name).and_then(|at| node.args.get(at));
     let ex = &graph.exprs;
-    let (length, contiguous) = match (arg("self"), arg("dim"), arg("n")) {
-        (_, _, Some(Arg::Int(n))) => (*n, true),
-        (Some(Arg::Value(v)), dim, _) => {
-            let x = graph.tensor(*v).ok()?;
-            let along = |d: usize| {
-                let step = ex.as_int(*x.strides.get(d)?);
-                Some((*x.sizes.get(d)?, step == Some(1)))
-            };
-            match dim {
-                Some(Arg::Int(d)) => {
-                    let d = ex.as_int(*d)?;
-                    let d = if d < 0 { d + x.sizes.len() as i64 } else { d };
-                    along(usize::try_from(d).ok()?)?
-                }
-                _ if sorts == SortAxis::First => along(0)?,
-                _ => (ex.product(x.sizes.iter().copied()), true),
-            }
-        }
+    let one = |length: Expr| Rows {
+        longest: ex.range(length).hi,
+        count: 1,
+        contiguous: true,
+    };
+    let x = match (arg("self"), arg("n")) {
+        (_, Some(Arg::Int(n))) => return Some(one(*n)),
+        (Some(Arg::Value(v)), _) => graph.tensor(*v).ok()?,
         _ => return None,
     };
+    let dim = match arg("dim") {
+        Some(Arg::Int(d)) => {
+            let d = ex.as_int(*d)?;
+            usize::try_from(if d < 0 { d + x.sizes.len() as i64 } else { d }).ok()?
+        }
+        _ if sorts == SortAxis::First => 0,
+        _ => return Some(one(ex.product(x.sizes.iter().copied()))),
+    };
+    let length = *x.sizes.get(dim)?;
+    let others = x.sizes.iter().enumerate().filter(|(d, _)| *d != dim);
     Some(Rows {
         longest: ex.range(length).hi,
-        contiguous,
+        count: others.fold(1, |n, (_, s)| n.saturating_mul(ex.hint(*s))),
+        contiguous: ex.as_int(*x.strides.get(dim)?) == Some(1),
     })
 }
 

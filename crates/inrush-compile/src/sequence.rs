@@ -202,7 +202,7 @@ pub fn compile_sequence(
     let (mut called, held) = if request.alone {
         (partition::must_call_alone(graph), held(graph))
     } else {
-        let called = partition::must_call(graph, caps.gpu.is_some());
+        let called = partition::must_call(graph, caps.gpu.as_ref());
         (called, partition::Held::default())
     };
     let kept = partition::results(graph, &called);

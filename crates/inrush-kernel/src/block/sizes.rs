@@ -39,12 +39,8 @@ const SHORT_STEP: i64 = 1024;
 const LEAST_STEP: i64 = 128;
 /// Elements of the longest row that a program sorts.
 const SORTED: i64 = 4096;
-/// Elements of the longest row that one warp sorts.
-const LONG_SORTED: i64 = 1024;
-/// Rows for each multiprocessor below which sixteen warps share a long one.
-const FEW_SORTED: i64 = 6;
-/// Keys that a thread holds of rows that are sorted. Exchanges among them need no other thread, but all of them are instructions of
-/// their own: with 16 a row of 4,096 is 690 KB of machine code for an H100, with 8 half of that.
+/// Keys that a thread holds of rows that are sorted, times 1/4 to 4 by how many rows there are. Exchanges among them need no other
+/// thread, but all of them are instructions of their own: with 16 a row of 4,096 is 690 KB of machine code for an H100, with 8 half of that.
 const KEYS: i64 = 8;
 
 impl Tile {
@@ -305,32 +301,28 @@ fn persistent_reduction(points: &Points, work: &Work, row: &Row) -> Tile {
     }
 }
 
-/// Sizes a tile of rows that are sorted, of at most `bound` elements. Rows of up to 1,024 are sorted within a warp, by shuffles; several
-/// short ones share it. Where long rows are few, more warps share one: it waits for less than for its turn of a multiprocessor. Of
-/// columns there are as many side by side as fill a sector of memory, unless those are too many keys.
+/// Sizes a tile of rows that are sorted, of at most `bound` elements. Where rows abound, a warp sorts one by shuffles, or several short
+/// ones; of columns there are some side by side, which fill a sector of memory. Where rows are few, more warps share each.
 fn sort(points: &Points, bound: i64, columns: bool) -> Tile {
     let &Points { nx, ny, units, .. } = points;
     let whole = power(bound.min(SORTED));
-    let one_warp = 32 * KEYS;
-    let (target, most, least) = match columns {
-        true => (16 * one_warp, 16, 8),
-        false => (one_warp, one_warp, 1),
+    let few = nx * ny < Gpu::FEW_SORTED_ROWS * units;
+    // Keys of a tile, rows at least, and keys of a thread.
+    let (keys, least, each) = match (columns, few) {
+        (true, true) => (128, 2, KEYS / 2),
+        (true, false) => (SHORT, 2, 2 * KEYS),
+        (false, true) if whole > SHORT => (32 * KEYS, 1, KEYS / 4),
+        (false, true) => (32 * KEYS, 1, KEYS / 2),
+        (false, false) => (32 * KEYS, 1, 4 * KEYS),
     };
-    let mut rows = (target / whole).clamp(1, most).min(power(nx));
+    let mut rows = (keys / whole).clamp(least, 16).min(power(nx));
     while rows > least && ny * (nx / rows) < 4 * units {
         rows /= 2;
     }
-    let keys = rows * whole;
-    let few = nx * ny < FEW_SORTED * units;
     Tile {
         x: rows,
         r: whole,
-        warps: match keys {
-            ..=SHORT => 1,
-            _ if keys > LONG_SORTED || columns => power(keys / one_warp).min(16) as u32,
-            _ if few => 16,
-            _ => 1,
-        },
+        warps: power(rows * whole / (32 * each)).clamp(1, 16) as u32,
         ..Tile::PLAIN
     }
 }
