@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Mapping
 
 from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, small_attention, source, torch_internals, tuning
 from inrush import report as reports
-from inrush.autograd import aot_cache, gradients, training
+from inrush.autograd import aot_cache, gradients, partition, training
 from inrush.capture import fingerprint, session, trace_inference
 from inrush.capture.session import CaptureSession, SessionRef
 from inrush.compile_options import Options
@@ -127,7 +127,7 @@ class CapturedGraph:
                 fw_compiler=self.compiler("forward"),
                 bw_compiler=self.backward,
                 inference_compiler=self.compiler("inference"),
-                partition_fn=torch_internals.partition,
+                partition_fn=partition.partition,
             )
         self.found = scope.found
         return compiled

@@ -115,44 +115,9 @@ def module_of(graph: Any) -> Any:
     return _LazyGraphModule(torch.nn.Module(), graph)
 
 
-def partition(*args: Any, **kwargs: Any) -> Any:
-    """Splits the joint graph: what is cheap is computed again in the backward pass."""
-    import torch._functorch.config as config
-    from torch._inductor import config as inductor
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    _pass_detached(args[0].graph)
-    if inductor.fallback_random:
-        _place_draws(args[0].graph)
-    # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
-    with config.patch(cse=False):
-        return min_cut_rematerialization_partition(*args, **kwargs)
-
-
 def draws(node: Any) -> bool:
     """Returns true if a node advances a generator."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
-def _place_draws(graph: Any) -> None:
-    """Has draws that nothing reads take place once: to the partitioner, those that need no gradient fit both passes. In a backward
-    pass of the user's own these go to the forward pass, as draws do there that are read."""
-    for node in graph.nodes:
-        if node.op == "call_function" and not node.users and draws(node):
-            backward = node.meta.get("partitioner_tag") == "is_backward"
-            node.meta["partitioner_tag"] = "must_be_in_backward" if backward else "must_be_in_forward"
-
-
-def _pass_detached(graph: Any) -> None:
-    """Has nodes read what was detached, not what ``detach`` gave, which means nothing below autograd. The partitioner never
-    computes a ``detach`` again and would keep its operand, such as each ``tanh``, for the backward pass.
-
-    This rewrite is not in ``inrush-passes``: the joint graph of both passes exists in AOTAutograd only, before its partitioner
-    decides what is kept, and the compiler gets the parts."""
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
-        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
-        if not node.users:
-            graph.erase_node(node)
 
 
 def fresh_symbols_ignored(fake_mode: Any) -> contextlib.AbstractContextManager[Any]:

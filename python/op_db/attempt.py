@@ -10,8 +10,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import inrush
-from inrush import compile_options, dynamo_backend, patches, torch_internals
+from inrush import compile_options, dynamo_backend, patches
 from inrush import report as reports
+from inrush.autograd import partition
 
 from . import compare, expected
 from .samples import Cell, Sample, device, samples
@@ -289,7 +290,7 @@ def captured(calls: list[Sample], report: Any) -> Callable[..., Any]:
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=torch_internals.partition,
+        partition_fn=partition.partition,
         keep_inference_input_mutations=True,
     )
 
