@@ -13,8 +13,13 @@ def single_picture_normed(p: Program) -> bool:
     return last and any("GroupNorm" in m for m in p.modules)
 
 
+def antialiased_to_a_column(p: Program) -> bool:
+    return "antialias=True" in p.body() and any(len(i.shape) == 4 and i.shape[3] <= 3 for i in p.inputs)
+
+
 # Faults of eager itself, by device: what inrush gives is right by float64.
 THEIRS: list[tuple[str, str, str, Callable[[Program], bool]]] = [
+    ("cpu", "eager's antialiased resampling to one column, of which it repeats the first row", r"result", antialiased_to_a_column),
     ("cuda", "eager's gradient of avg_pool2d with channels last", r"gradient", lambda p: "avg_pool2d(" in p.body()),
     ("cuda", "eager's batch norm of float64", r"(result|gradient|m\d)", lambda p: any("BatchNorm" in m for m in p.modules) and any(i.dtype == "float64" for i in p.inputs)),
 ]
