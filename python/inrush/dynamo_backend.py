@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any, Callable, Iterable, Mapping
 
-from inrush import _native, compile_options, control_flow, fallback, flex_attention, gpu, log, small_attention, source, torch_internals, tuning
+from inrush import _native, compile_options, composed_attention, control_flow, fallback, flex_attention, gpu, log, small_attention, source, torch_internals, tuning
 from inrush import report as reports
 from inrush.autograd import aot_cache, gradients, partition, training
 from inrush.capture import fingerprint, session, trace_inference
@@ -53,6 +53,9 @@ def compile_graph(gm: Any, example_inputs: list[Any], options: Options) -> Compi
         return eagerly(gm, why)
     class_bounds.check_classes(gm)
     graph = CapturedGraph(options, len(example_inputs), frame, torch_internals.name_in_code(gm))
+    why = composed_attention.chosen_by_user(gm)
+    if why is not None:
+        graph.kept[composed_attention.OPERATOR] = why
     recorded = graph.past_autograd(gm)
     if recorded is not None:
         graph.report.seconds = time.perf_counter() - start
@@ -115,6 +118,8 @@ class CapturedGraph:
         self.found: bytes | None = None
         # Nothing was traced.
         self.was_loaded = False
+        # Why operators stay that are replaced elsewhere, by their names.
+        self.kept: dict[str, str] = {}
 
     def through_autograd(self, gm: Any, example_inputs: list[Any], aliases: Any) -> Compiled:
         """The graph as AOTAutograd has it compiled."""
@@ -222,7 +227,7 @@ class CapturedGraph:
 
     def compile(self, gm: Any, kind: str, later: bool = False) -> Compiled | None:
         """The graph as a native callable that takes its inputs one by one; None when it has to run eagerly."""
-        report = reports.GraphReport(kind, nodes=len(gm.graph.nodes))
+        report = reports.GraphReport(kind, nodes=len(gm.graph.nodes), kept=dict(self.kept))
         self.report.graphs.append(report)
         compiled = compile_native(gm, self.options, report, later)
         source.register(self.name, kind, compiled)
@@ -253,12 +258,12 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         tuned_by_triton = user_kernels.is_tuned_by(launching)
         later = later and not tuned_by_triton
         settings["later"] = later
-        graph, report.kept = attentions(launching, report.kind)
+        graph = attentions(launching, report)
         fallback.tell_cache()
 
         def build(graph: Any, **changed: Any) -> Any:
             with torch_internals.no_tracing():
-                return _native.compile_fx(graph, {**settings, **changed}, resolver(), of_traced_sizes(graph, report.kind))
+                return _native.compile_fx(graph, {**settings, **changed}, resolver(), of_traced_sizes(graph, report))
 
         # The report's list may be another one by then.
         told = lambda measured: report.tuned.extend(measured)  # noqa: E731
@@ -278,7 +283,7 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         if untuned or tuned_by_triton:
 
             def again() -> Any:
-                known = attentions(user_kernels.rewrite(gm), report.kind)[0] if tuned_by_triton else graph
+                known = attentions(user_kernels.rewrite(gm), report) if tuned_by_triton else graph
                 made = build(known, tune="known") if untuned else build(known)
                 if tuned_by_triton:
                     report.update(made.report())
@@ -298,15 +303,25 @@ def compile_native(gm: Any, options: Options, report: reports.GraphReport, later
         return None
 
 
-def attentions(gm: Any, kind: str) -> tuple[Any, dict[str, str]]:
-    """The graph with attentions that kernels compute, and why others stay calls."""
+def attentions(gm: Any, report: reports.GraphReport) -> Any:
+    """The graph with attentions that kernels compute; the report tells why others stay calls."""
     graph, kept = flex_attention.rewrite(gm)
-    return (small_attention.rewrite(graph) if kind == "inference" else graph), kept
+    report.kept |= kept
+    return plain_attentions(graph, report)
 
 
-def of_traced_sizes(gm: Any, kind: str) -> Any:
+def plain_attentions(gm: Any, report: reports.GraphReport, of_traced_sizes: bool = False) -> Any:
+    """The graph with attentions in the place of calls of PyTorch's fused ones, and of what they are composed of."""
+    if report.kind != "inference":
+        return gm
+    if composed_attention.OPERATOR not in report.kept:
+        gm = composed_attention.rewrite(gm, of_traced_sizes)
+    return small_attention.rewrite(gm, of_traced_sizes)
+
+
+def of_traced_sizes(gm: Any, report: reports.GraphReport) -> Any:
     """The graph that the program for the sizes of the traced call is made of."""
-    return small_attention.rewrite(gm, of_traced_sizes=True) if kind == "inference" else gm
+    return plain_attentions(gm, report, of_traced_sizes=True)
 
 
 def failed(gm: Any, options: Options, report: reports.GraphReport, error: BaseException) -> None:

@@ -15,17 +15,19 @@ os.environ["TRITON_INTERPRET"] = "1"
 os.environ["INRUSH_INTERPRET"] = "cuda:h100"
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import inrush
+from inrush import composed_attention
 
 # PyTorch takes no gradients on CPUs.
 flex._validate_device = lambda *operands: None
 
 # Where there is a seed a third of the cases runs, others for each commit. These always do: the tests name them.
 SEED = None if os.environ.get("INRUSH_EVERY_CASE") else os.environ.get("INRUSH_SEED")
-ALWAYS = {"blocks of 24", "a learned bias"}
+ALWAYS = {"blocks of 24", "a learned bias", "an expanded condition", "as the user wants"}
 
 
 def drawn(run):
@@ -175,15 +177,61 @@ def library(name, shape, dtype, causal=False, mask=None, groups=1, turned=False,
     )
 
 
+# What makes PyTorch compose an attention of products on a GPU is fused on CPUs, unless it is told.
+CHOSEN_BY_USER = composed_attention.chosen_by_user
+
+
+@drawn
+def composed(name, shape, dtype, mask=None, groups=1, turned=False, by_user=False, **options):
+    """Runs a `scaled_dot_product_attention` that PyTorch composes of products; ``by_user``: because the user wants that."""
+    batch, heads, rows, keys, features = shape
+    make = lambda h, n: torch.randn(batch, n, h, features).transpose(1, 2) if turned else torch.randn(batch, h, n, features)
+    inputs = [make(*s).to(dtype) for s in ((heads, rows), (heads // groups, keys), (heads // groups, keys))]
+    dynamic, grouped = options.pop("dynamic", False), groups > 1
+
+    def call(q, k, v):
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped, **options)
+        # As models do; the kernel gives rows before heads then.
+        return out.view(batch, -1, rows, features).transpose(1, 2).contiguous().flatten(2) if turned else out
+
+    composed_attention.chosen_by_user = CHOSEN_BY_USER if by_user else lambda gm: None
+    torch._dynamo.reset()
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        if dynamic:
+            # Heads have a size of their own in models.
+            for x in inputs:
+                torch._dynamo.mark_static(x, 3)
+        got = torch.compile(call, backend="inrush", dynamic=dynamic, options={"strict": True, "cache": False, "warm_start": False})(*inputs)
+        eager = call(*inputs)
+        mask = mask.double() if mask is not None and mask.is_floating_point() else mask
+        wide = call(*(x.double() for x in inputs))
+    report = inrush.last_compile().graphs[-1]
+    error = lambda x: (x.double() - wide).abs().max().nan_to_num(nan=float("inf")).item()
+    row = {"name": f"composed: {name}", "called": {c.op: c.reason for c in report.calls}, "kernels": report.kernels, "error": error(got)}
+    row |= {"bound": 2 * error(eager) + ROUNDING[dtype] * max(1.0, wide.abs().max().item()), "layout": got.stride() == eager.stride()}
+    print(json.dumps(row | {"by_user": by_user, "kept": report.kept}), flush=True)
+
+
 def main():
     torch.manual_seed(0)
+    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+    condition = torch.rand(24, 41) < 0.7
+    # Transformers make such a mask where nothing is padded; a row of it has no keys.
+    expanded = (torch.arange(24) != 3).view(1, 1, 24, 1).expand(2, 1, 24, 41)
+    composed("no mask", (2, 4, 24, 41, 32), bf16)
+    composed("causal, transposed", (2, 4, 24, 41, 32), f16, turned=True, is_causal=True)
+    composed("a condition", (2, 4, 24, 41, 32), bf16, condition)
+    composed("an expanded condition", (2, 4, 24, 41, 32), bf16, expanded)
+    composed("dynamic sizes", (2, 4, 24, 41, 32), bf16, expanded, dynamic=True)
+    composed("a mask", (2, 4, 24, 41, 16), f16, torch.randn(1, 4, 24, 41).half())
+    composed("grouped heads", (2, 4, 24, 41, 32), bf16, condition, groups=2, scale=0.3)
+    composed("as the user wants", (2, 4, 24, 41, 32), bf16, by_user=True)
     library("plain", (1, 2, 33, 33, 16), torch.float16)
     library("causal, transposed", (2, 2, 40, 21, 32), torch.bfloat16, causal=True, turned=True)
     library("grouped heads", (1, 4, 17, 30, 16), torch.bfloat16, groups=2, scale=0.3)
     library("a mask", (2, 2, 20, 41, 16), torch.float16, mask=0.7)
     library("dynamic sizes", (2, 2, 33, 33, 16), torch.bfloat16, causal=True, dynamic=True)
     library("rows without keys", (1, 2, 20, 5, 16), torch.float16, mask=0.1)
-    f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     case("plain", (1, 2, 32, 32, 16), f32, "none", "none")
     case("causal", (2, 2, 48, 48, 16), f16, "none", "causal")
     case("distance, causal", (1, 2, 40, 40, 32), bf16, "distance", "causal")

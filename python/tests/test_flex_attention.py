@@ -1,4 +1,4 @@
-"""`flex_attention` for a GPU, without one: see `interpreted_attention.py`."""
+"""`flex_attention` and `scaled_dot_product_attention` for a GPU, without one: see `interpreted_attention.py`."""
 
 import importlib.util
 import json
@@ -39,7 +39,7 @@ CALLED = {
 
 def test_one_kernel_holds_all_and_two_hold_gradients(rows):
     for r in rows.values():
-        if r["name"] not in CALLED:
+        if r["name"] not in CALLED and not r.get("by_user"):
             assert not r["called"], r
             assert sum("attention" in k for k in r["kernels"]) == (2 if r.get("gradients") else 1), r
 
@@ -48,3 +48,9 @@ def test_one_kernel_holds_all_and_two_hold_gradients(rows):
 def test_what_is_refused_is_called_with_a_reason(rows, name):
     op, reason = CALLED[name]
     assert reason in rows[name]["called"][op], rows[name]
+
+
+def test_attentions_stay_composed_where_the_user_wants_that(rows):
+    row = rows["composed: as the user wants"]
+    assert not any("attention" in k for k in row["kernels"]), row
+    assert row["kept"]["scaled_dot_product_attention"] == "fused attentions are turned off"
