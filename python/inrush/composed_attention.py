@@ -33,7 +33,9 @@ def chosen_by_user(gm: Any) -> str | None:
     fused = (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.cudnn_sdp_enabled)
     if not any(enabled() for enabled in fused):
         return "fused attentions are turned off"
-    names = (getattr(node.target, "__name__", "") for node in gm.graph.nodes if node.op == "call_function")
+    # Where inputs are lists, PyTorch wraps the module that has the graph.
+    nodes = getattr(getattr(getattr(gm, "gm", gm), "graph", None), "nodes", ())
+    names = (getattr(node.target, "__name__", "") for node in nodes if node.op == "call_function")
     return "`sdpa_kernel` chooses the attention" if any("sdpa_kernel" in name for name in names) else None
 
 
