@@ -9,7 +9,7 @@ the compiler makes a kernel with an online softmax. Where the user turned all fu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,8 +66,6 @@ class _Composition:
     factor: float
     # The result, in the dtype of the operands.
     result: Any
-    # What only this attention reads, in the order of the graph.
-    parts: list[Any] = field(default_factory=list)
 
     @staticmethod
     def of(softmax: Any) -> _Composition | None:
@@ -87,7 +85,7 @@ class _Composition:
         if not all(sizes) or not (of_traced_sizes or all(isinstance(n, int) for x in operands for n in x.shape)):
             return False
         rows, keys = sizes[q.dim() - 2], sizes[2 * q.dim() - 2]
-        return max(sizes[q.dim() - 1], sizes[-1]) <= HEAD and (rows >= ROWS or keys <= KEYS)
+        return q.dim() in (3, 4) and max(sizes[q.dim() - 1], sizes[-1]) <= HEAD and (rows >= ROWS or keys <= KEYS)
 
     def scale(self) -> float | None:
         """Returns what scores are multiplied by, None for the usual inverse of a root."""
@@ -106,9 +104,7 @@ class _Composition:
         new.meta = dict(self.result.meta)
         self._lay_out(new, copies)
         old.replace_all_uses_with(new)
-        for node in (self.result, *reversed(self.parts)):
-            if not copies[node].users:
-                graph.erase_node(copies[node])
+        _erase_unread(graph, old)
 
     def _lay_out(self, new: Any, copies: dict[Any, Any]) -> None:
         """Gives the result the layout of fused attentions, rows before heads, where it is copied to that anyway."""
@@ -142,81 +138,79 @@ class _Other(Exception):
 
 
 def _read(softmax: Any) -> _Composition:
-    parts: list[Any] = []
-
-    def expect(node: Any, *targets: Any) -> Any:
-        if node.op != "call_function" or node.target not in targets:
-            raise _Other
-        parts.append(node)
-        return node
-
-    def plain(node: Any) -> Any:
-        """Goes back to what a product's operand has the elements of, in the same order and without repetition."""
-        shape = node.meta["val"].shape
-        while node.target in _SAME_ORDER and _count(node.args[0]) == _count(node):
-            parts.append(node)
-            node = node.args[0]
-        if _count(node) != traced(shape.numel()) or node.meta["val"].shape[-2:] != shape[-2:]:
-            raise _Other
-        return node
-
-    def only_user(node: Any) -> Any:
-        if len(node.users) != 1:
-            raise _Other
-        return next(iter(node.users))
-
-    def half(node: Any) -> Any:
-        """Goes back to what was converted, for grouped heads before each was repeated for its queries."""
-        node = plain(node)
-        if node.target is aten.expand.default:
-            repeated = expect(node, aten.expand.default)
-            one = expect(repeated.args[0], aten.unsqueeze.default)
-            node = one.args[0]
-            heads, each = node.meta["val"].shape, repeated.meta["val"].shape
-            if one.args[1] not in (len(heads) - 2, -3) or each[: len(heads) - 2] != heads[:-2] or each[-2:] != heads[-2:]:
-                raise _Other
-        return expect(node, aten._to_copy.default).args[0]
-
+    """Returns the attention around a softmax, whose parts raise :class:`_Other` if they are anything else."""
     if softmax.args[1] != -1 or len(softmax.args) > 2 or softmax.kwargs:
         raise _Other
-    parts.append(softmax)
     scores, mask = softmax.args[0], None
     if scores.target is aten.add.Tensor and not scores.kwargs:
-        parts.append(scores)
         scores, mask = scores.args
         mask = _condition(mask)
-    product = expect(plain(scores), aten.bmm.default)
-    query = expect(plain(product.args[0]), aten.mul.Scalar)
-    key = expect(plain(product.args[1]), aten.mul.Scalar)
+    product = _expect(_plain(scores), aten.bmm.default)
+    query, key = (_expect(_plain(operand), aten.mul.Scalar) for operand in product.args)
     factor = query.args[1]
-    turned = expect(key.args[0], aten.transpose.int)
+    turned = _expect(key.args[0], aten.transpose.int)
     if not isinstance(factor, float) or key.args[1] != factor or turned.args[1:] != (-2, -1):
         raise _Other
-    node = softmax
-    while (node := only_user(node)).target in _SAME_ORDER:
-        parts.append(node)
-    weighted = expect(node, aten.bmm.default)
-    if plain(weighted.args[0]) is not softmax:
+    weighted = _expect(_reader(softmax), aten.bmm.default)
+    if _plain(weighted.args[0]) is not softmax:
         raise _Other
-    value = half(weighted.args[1])
-    node = weighted
-    while (node := only_user(node)).target in _SAME_ORDER:
-        parts.append(node)
-    q, k = half(query.args[0]), half(turned.args[0])
-    parts.sort(key=_order)
-    result = expect(node, aten._to_copy.default)
-    parts.remove(result)
-    shape, dtype = result.meta["val"].shape, q.meta["val"].dtype
-    wanted = (*q.meta["val"].shape[:-1], value.meta["val"].shape[-1])
-    if tuple(shape) != wanted or result.meta["val"].dtype != dtype or not result.meta["val"].is_contiguous():
+    result = _expect(_reader(weighted), aten._to_copy.default)
+    q, k, v = _half(query.args[0]), _half(turned.args[0]), _half(weighted.args[1])
+    given, made = q.meta["val"], result.meta["val"]
+    if tuple(made.shape) != (*given.shape[:-1], v.meta["val"].shape[-1]) or made.dtype != given.dtype or not made.is_contiguous():
         raise _Other
-    if mask is not None and mask.meta["val"].dtype not in (torch.bool, dtype):
+    if mask is not None and mask.meta["val"].dtype not in (torch.bool, given.dtype):
         raise _Other
-    return _Composition(q, k, value, mask, factor, result, list(dict.fromkeys(parts)))
+    return _Composition(q, k, v, mask, factor, result)
 
 
-def _order(node: Any) -> Any:
-    return node._sort_key
+def _expect(node: Any, operator: Any) -> Any:
+    """Returns a node that calls an operator."""
+    if node.target is not operator:
+        raise _Other
+    return node
+
+
+def _plain(node: Any) -> Any:
+    """Goes back to what a product's operand has the elements of, in the same order and without repetition."""
+    shape = node.meta["val"].shape
+    while node.target in _SAME_ORDER and _count(node.args[0]) == _count(node):
+        node = node.args[0]
+    if _count(node) != traced(shape.numel()) or node.meta["val"].shape[-2:] != shape[-2:]:
+        raise _Other
+    return node
+
+
+def _half(node: Any) -> Any:
+    """Goes back to what was converted, for grouped heads before each was repeated for its queries."""
+    node = _plain(node)
+    if node.target is aten.expand.default:
+        one = _expect(node.args[0], aten.unsqueeze.default)
+        heads, each = one.args[0].meta["val"].shape, node.meta["val"].shape
+        if one.args[1] not in (len(heads) - 2, -3) or each[: len(heads) - 2] != heads[:-2] or each[-2:] != heads[-2:]:
+            raise _Other
+        node = one.args[0]
+    return _expect(node, aten._to_copy.default).args[0]
+
+
+def _reader(node: Any) -> Any:
+    """Returns the only operator that reads a node, past those that change the form alone."""
+    while True:
+        if len(node.users) != 1:
+            raise _Other
+        (node,) = node.users
+        if node.target not in _SAME_ORDER:
+            return node
+
+
+def _erase_unread(graph: Any, node: Any) -> None:
+    """Erases an operator that nothing reads, and what is read by nothing else."""
+    unread = [node]
+    while unread:
+        node = unread.pop()
+        read = node.all_input_nodes
+        graph.erase_node(node)
+        unread += [n for n in read if n.op == "call_function" and not n.users]
 
 
 def _is_inner_copy(node: Any) -> bool:
