@@ -187,9 +187,9 @@ fn returned_as_strided(graph: &Graph) -> Vec<NodeId> {
 
 /// Rows up to this length are sorted in kernels by comparing each with each; longer ones PyTorch's own sort is faster at.
 const SORTED: i64 = 16;
-/// Longer rows a GPU's kernel sorts where several warps share each, because rows are few. A warp alone is hardly faster than PyTorch's
-/// sort then, and takes seconds to build.
-const SHARED: i64 = 512;
+/// Rows up to this length a GPU's kernel sorts faster than PyTorch, however many there are and wherever their elements are. Columns of
+/// 1,024 floats take 1.5 times the library's time; of rows of 1,024 that abound, each has a warp, whose code takes seconds to build.
+const SHORT: i64 = 512;
 /// Longest rows of which a GPU's kernel finds the greatest few: one program holds such a row whole.
 const HELD: i64 = 4096;
 
@@ -198,7 +198,7 @@ fn long_rows(graph: &Graph, node: &Node, gpu: Option<&Gpu>) -> Option<String> {
     let rows = sorted_rows(graph, node)?;
     let on_gpu = |gpu: &Gpu| {
         let few = rows.count < Gpu::FEW_SORTED_ROWS * i64::from(gpu.multiprocessors);
-        (few || rows.longest <= SHARED) && packs(graph, node, &rows)
+        (few || rows.longest <= SHORT) && packs(graph, node, &rows)
     };
     let kernel = finds_few(graph, node) || gpu.is_some_and(on_gpu);
     (rows.longest > SORTED && !kernel).then(|| "sorts long rows".to_string())
@@ -210,10 +210,11 @@ pub fn has_short_rows(graph: &Graph, node: &Node) -> bool {
     sorted_rows(graph, node).is_some_and(|r| r.longest <= most || packs(graph, node, &r))
 }
 
-/// Returns true if a program of a GPU sorts such rows, each element a key with its position.
+/// Returns true if a program of a GPU sorts such rows, each element a key with its position, and does so well.
 fn packs(graph: &Graph, node: &Node, rows: &Rows) -> bool {
-    sorted_dtype(graph, node)
-        .is_some_and(|d| inrush_aten::sorts_in_kernel(d, rows.longest, rows.contiguous))
+    let placed = rows.contiguous || rows.longest <= SHORT;
+    placed
+        && sorted_dtype(graph, node).is_some_and(|d| inrush_aten::sorts_in_kernel(d, rows.longest))
 }
 
 /// Returns the dtype of what an operator sorts; `None` for numbers that it makes itself.

@@ -7,7 +7,7 @@
 //! | column reduction | memory is contiguous across the reduced axis | `x` columns by `r` rows |
 //! | persistent reduction | a row fits a program | `x` rows, each whole |
 //! | looped reduction | it does not | a step of one row |
-//! | sort | rows are sorted | `x` rows, each whole, 8 keys to a thread |
+//! | sort | rows are sorted | `x` rows, each whole, 2 to 32 keys to a thread |
 //!
 //! The sizes were chosen by sweeps on an H200 over 16384 x 4096 and odd sizes: whole rows, 64 bytes of one for each thread,
 //! several short ones to a warp; column sums in tiles of 16 x 64, of few rows with a thread for each column; norms of odd rows

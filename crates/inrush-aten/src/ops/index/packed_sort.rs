@@ -28,19 +28,14 @@ const POSITIONS: i64 = 4096;
 /// Longest row that one program of a GPU sorts. On an H200 4,096 rows of 1,024 floats take 0.8 of the library's time, rows of 2,048
 /// 1.7 times it.
 const LONGEST: i64 = 1024;
-/// Longest row along a dimension whose elements are not neighbours in memory. Columns of 512 floats take 0.7 of the library's time,
-/// columns of 1,024 1.5 times it.
-const LONGEST_COLUMN: i64 = 512;
 
 /// Bits of a key below the position.
 const BELOW: i64 = 1;
 
 /// Returns true if a kernel of a GPU sorts rows of up to `longest` elements: their keys hold the position, and a program the row.
-/// `contiguous`: the elements of a row are neighbours in memory.
-pub fn sorts_in_kernel(dtype: DType, longest: i64, contiguous: bool) -> bool {
+pub fn sorts_in_kernel(dtype: DType, longest: i64) -> bool {
     let float8 = dtype.is_float() && dtype.size() == 1;
-    let most = if contiguous { LONGEST } else { LONGEST_COLUMN };
-    longest <= most && dtype.size() <= 4 && !float8
+    longest <= LONGEST && dtype.size() <= 4 && !float8
 }
 
 /// How the values of a dtype become keys.

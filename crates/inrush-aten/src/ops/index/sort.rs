@@ -307,8 +307,7 @@ fn ordered<'g>(
         return lw.library(function, params, std::slice::from_ref(x), &types);
     }
     let longest = exprs.range(x.sizes[dim]).hi;
-    // Columns that a library is faster at did not come here, where there is one.
-    if lw.processor == Processor::Gpu && sorts_in_kernel(x.dtype, longest, true) {
+    if lw.processor == Processor::Gpu && sorts_in_kernel(x.dtype, longest) {
         return packed(lw, x, dim, count, descending);
     }
     let sorted = in_order(lw, x, dim, descending);
