@@ -102,6 +102,58 @@ def test_matrices_of_one_memory_that_are_apart_are_compiled(way):
     assert len(inrush.last_compile().graphs) == 1 and inrush.last_compile().graphs[0].fallback is None
 
 
+def transposed(rows, columns, before, after):
+    """A matrix and its transpose, of which autograd knows no base, with other elements of the storage before and after."""
+    data = torch.arange(float(before + rows * columns + after))
+    matrix = data.detach()[before : before + rows * columns].view(rows, columns).detach()
+    return matrix, matrix.T.detach()
+
+
+def shifted(rows, columns, before, after):
+    """Two matrices of which the second begins four elements later."""
+    data = torch.arange(float(before + rows * columns + after + 4))
+    return tuple(data.as_strided((rows, columns), (columns, 1), start).detach() for start in (before, before + 4))
+
+
+def changed_first(a, b):
+    a.mul_(2)
+    return b + 1, a.sum(0)
+
+
+def changed_both(a, b):
+    a.mul_(2)
+    b.add_(1)
+    return b + 1, a.sum(0), a
+
+
+@torch._dynamo.config.patch(recompile_limit=16)
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("f", [changed_first, changed_both])
+@pytest.mark.parametrize("pair", [transposed, shifted])
+def test_storages_of_any_size_without_a_base(pair, f, dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="inrush", dynamic=dynamic, options={"strict": True}, fullgraph=True)
+    for case in ((5, 7, 0, 0), (5, 9, 0, 0), (4, 9, 3, 0), (6, 8, 0, 11), (6, 8, 2, 5), (16, 3, 0, 0), (6, 8, 0, 100), (6, 8, 0, 11)):
+        expected, got = pair(*case), pair(*case)
+        torch.testing.assert_close(compiled(*got), f(*expected), rtol=0, atol=0, msg=str(case))
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, msg=str(case))
+
+
+def test_a_view_of_a_result_of_another_graph_is_changed():
+    def f(x):
+        clamped = x.clamp(-1, 1)
+        turned = clamped.mT
+        torch.add(turned, turned, out=turned)
+        turned.transpose(-1, -1).add_(turned[:4, :4].sum())
+        return clamped * 2, turned
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="inrush", dynamic=True)
+    for columns in (17, 16, 4):
+        x = torch.randn(33, columns)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
 @torch._dynamo.config.patch(recompile_limit=2 * len(WAYS))
 @pytest.mark.parametrize("f", [written, read])
 @pytest.mark.parametrize("mode", ["one life", "reset", "restored"])

@@ -1,4 +1,4 @@
-"""A replacement in AOTAutograd that finds inputs which overlap where its own test misses them."""
+"""Replacements in AOTAutograd for inputs that overlap, of which one is written to."""
 
 from __future__ import annotations
 
@@ -31,6 +31,40 @@ def own_overlapping(overlapping: Callable[..., set[int]]) -> Callable[..., set[i
     return own
 
 
+def own_merge(merge: Callable[..., Any]) -> Callable[..., Any]:
+    """Has a synthetic base end where the last of its views ends.
+
+    PyTorch makes one of a whole storage, whose size no guard checks: fake storages are smaller than real ones. Where views are in
+    it, :mod:`inrush.dynamo_graph.aliasing` guards.
+    """
+
+    @functools.wraps(merge)
+    def own(*args: Any, **kwargs: Any) -> Any:
+        inputs, descriptions, convention = merge(*args, **kwargs)
+        views: dict[int, list[torch.Tensor]] = {}
+        for entry in convention or ():
+            if not isinstance(entry, int):
+                views.setdefault(entry[0], []).append(entry[1])
+        for k, of_base in views.items():
+            if all(view._base is None and view is not inputs[k] for view in of_base):
+                places = [_Place(view) for view in of_base]
+                if all(place.known for place in places):
+                    inputs[k].set_(inputs[k].untyped_storage(), 0, (max(place.end() for place in places),), (1,))
+        return inputs, descriptions, convention
+
+    return own
+
+
+def set_to_storage(_: None) -> Callable[..., Any]:
+    """Makes a fake tensor of all elements of a storage, whose size may be symbolic."""
+
+    def kernel(fake_mode: Any, func: Any, x: Any, storage: Any) -> Any:
+        with fake_mode:
+            return x.set_(storage, 0, (storage.nbytes() // x.itemsize,), (1,))
+
+    return kernel
+
+
 class _Place:
     """Where a tensor is in its storage, in numbers: symbols have the sizes of the call that is captured."""
 
@@ -40,6 +74,10 @@ class _Place:
         self.start = traced(tensor.storage_offset())
         self.width = tensor.itemsize
         self.known = None not in (*self.shape, *self.strides, self.start)
+
+    def end(self) -> int:
+        """The position after that of the last element."""
+        return 0 if 0 in self.shape else self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + 1
 
 
 def _is_missed(x: _Place, y: _Place) -> bool:
@@ -59,5 +97,4 @@ def _is_missed(x: _Place, y: _Place) -> bool:
 
 
 def _bytes(place: _Place) -> tuple[int, int]:
-    last = sum((n - 1) * s for n, s in zip(place.shape, place.strides))
-    return place.start * place.width, (place.start + last + 1) * place.width
+    return place.start * place.width, place.end() * place.width

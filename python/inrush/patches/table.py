@@ -99,6 +99,15 @@ _OVERLAPS = (
         "misses matrices of which one begins within a row of the other, and tensors of other widths: what is written is read as it was",
         OLDER, ("aot_config", "fwd_inputs", "aliased_input_indices"),
     ),
+    Patch(
+        Attribute(f"{AUTOGRAD}.runtime_wrappers:merge_view_inputs"), "inrush.patches.overlaps:own_merge", "overlapping inputs",
+        "makes one input of a whole storage, whose size differs between tracing and calls",
+        OLDER, ("aot_config", "fwd_inputs", "fwd_inputs_descs", "mutated_input_info", "is_inference"),
+    ),
+    Patch(
+        FakeKernel("set_.source_Storage"), "inrush.patches.overlaps:set_to_storage", "overlapping inputs",
+        "the shape function takes no storage of symbolic size, of which AOTAutograd makes one input", BOTH,
+    ),
 )  # fmt: skip
 
 _OPERATORS = (
