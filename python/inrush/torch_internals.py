@@ -115,6 +115,23 @@ def module_of(graph: Any) -> Any:
     return _LazyGraphModule(torch.nn.Module(), graph)
 
 
+def keeps_random_numbers() -> bool:
+    """Returns true if the graphs that are traced draw eager's random numbers."""
+    from torch._inductor import config
+
+    return bool(config.fallback_random)
+
+
+def min_cut_partition(*args: Any, **kwargs: Any) -> Any:
+    """Splits a joint graph so that little is kept for the backward pass."""
+    import torch._functorch.config as config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(*args, **kwargs)
+
+
 def draws(node: Any) -> bool:
     """Returns true if a node advances a generator."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags

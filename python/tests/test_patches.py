@@ -15,6 +15,9 @@ from inrush.patches import row, table
 from inrush.patches.places import Attribute
 from inrush.patches.row import Patch
 
+# They read sources, which takes no time.
+pytestmark = pytest.mark.every_case
+
 PACKAGE = Path(inrush.__file__).parent
 MODULES = sorted(p for p in PACKAGE.rglob("*.py"))
 # Parts of PyTorch that are not meant for others, and where they are used all the same.
@@ -32,7 +35,6 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("patch", table.patches(), ids=lambda p: p.place.text)
 def test_each_place_is_there_as_the_table_says(patch):
     assert patch.why and patch.releases

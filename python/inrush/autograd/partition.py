@@ -13,18 +13,12 @@ aten = torch.ops.aten
 
 def partition(*args: Any, **kwargs: Any) -> Any:
     """Splits the joint graph: what is cheap is computed again in the backward pass."""
-    import torch._functorch.config as config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._inductor import config as inductor
-
     graph = args[0].graph
     _pass_detached(graph)
     _keep_results_of_mutated(graph)
-    if inductor.fallback_random:
+    if torch_internals.keeps_random_numbers():
         _place_draws(graph)
-    # The partitioner's own search for common subexpressions has all of Inductor imported, a second or two, for a helper.
-    with config.patch(cse=False):
-        return min_cut_rematerialization_partition(*args, **kwargs)
+    return torch_internals.min_cut_partition(*args, **kwargs)
 
 
 def _pass_detached(graph: Any) -> None:
