@@ -453,3 +453,19 @@ def test_gradients_are_of_arguments_before_they_were_mutated(f, dynamic):
         run(w, x).sum().backward()
         made.append((w, w.grad, x))
     torch.testing.assert_close(made[1], made[0])
+
+
+def test_what_a_loop_stores_is_read_under_a_condition():
+    """The gradient of the pool is stored, and all of it but a column is summed, in one loop nest."""
+
+    def f(x):
+        first = x.norm(dim=0, keepdim=True)[..., :1]
+        spread = torch.slice_scatter(first.expand(*first.shape[:-1], 3), first, -1, 1, 2)
+        return F.lp_pool2d(spread.abs() + 0.5, 1.0, 2)
+
+    gradients = []
+    for function in (f, torch.compile(f, backend="inrush", options={"strict": True})):
+        x = torch.linspace(-2, 2, 33 * 2 * 8 * 4).view(33, 2, 8, 4).requires_grad_()
+        function(x).square().sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)

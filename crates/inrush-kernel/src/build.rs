@@ -285,7 +285,9 @@ impl<'a> Builder<'a> {
                         for (s, offset, plain) in &stores {
                             if *s == storage(*buf) {
                                 conflict = true;
-                                mergeable &= *plain && *offset == at_point;
+                                mergeable &= *plain
+                                    && *offset == at_point
+                                    && self.is_known(*buf, at_point, at);
                             }
                         }
                     }
@@ -318,6 +320,12 @@ impl<'a> Builder<'a> {
             }
         }
         None
+    }
+
+    /// Returns true if a load gets what a nest stored there as a value. At each point of a nest all loads come before all stores.
+    fn is_known(&self, buf: BufId, offset: Expr, nest: usize) -> bool {
+        let stored = (self.by_buf.get(&buf)).and_then(|b| self.written.get(&(*b, offset)));
+        stored.is_some_and(|w| w.nest == nest && w.at_points && w.mask.is_none())
     }
 
     /// Adds the values that an effect needs directly.

@@ -157,7 +157,7 @@ impl Lowering<'_, '_> {
             let value = w.value;
             let local = self.b.locals.contains(&buf);
             let forward = match self.b.reuse {
-                Reuse::Nest => mask.is_none() && (everywhere || here),
+                Reuse::Nest => everywhere || here,
                 Reuse::Whole => true,
                 Reuse::Streamed => local || everywhere || here,
             };
