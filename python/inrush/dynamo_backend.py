@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Mapping
 
 from inrush import _native, compile_options, composed_attention, control_flow, fallback, flex_attention, gpu, log, small_attention, source, torch_internals, tuning
 from inrush import report as reports
-from inrush.autograd import aot_cache, gradients, partition, training
+from inrush.autograd import aliases, aot_cache, gradients, partition, training
 from inrush.capture import fingerprint, session, trace_inference
 from inrush.capture.session import CaptureSession, SessionRef
 from inrush.compile_options import Options
@@ -187,6 +187,7 @@ class CapturedGraph:
             meta = torch_internals.metadata()
             if kind != "backward":
                 torch_internals.correct_aliases(meta)
+                aliases.view_inputs(gm, meta)
             compiled = self.compile(gm, kind)
             report = self.report.graphs[-1]
             code = aot_cache.Code(function=boxed(compiled or gm), kind=kind, report=report, folder=self.folder, session=SessionRef(self.frame))

@@ -273,6 +273,15 @@ def correct_aliases(meta: Any) -> None:
             meta.output_info[k] = dataclasses.replace(info, view_meta_sequence=None)
 
 
+def is_made_by_sizes(info: Any) -> bool:
+    """Returns true for a result that AOTAutograd makes of an input by sizes, strides and a storage offset, not by repeating views."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    sequence = getattr(info, "view_meta_sequence", None)
+    symbolic = sequence is None or any(view.has_symbolic_inputs for view in sequence.sequence)
+    return info.output_type is OutputType.alias_of_input and symbolic
+
+
 def correct_metadata(gm: Any) -> None:
     """Mends what fake tensors say wrongly: the logarithms of sums that attention on the CPU keeps for its backward pass are
     float64 where its inputs are, not float32."""

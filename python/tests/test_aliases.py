@@ -264,3 +264,45 @@ def test_views_and_the_same_detached(view, first):
         return (v, v.detach()) if first else (v.detach(), v, v.detach()[:1])
 
     same(f, torch.randn(4, 4, requires_grad=True))
+
+
+def rows_and_parts(x):
+    x.flatten(0, 1)[1:].add_(-1)
+    return x.flatten(0, 1), x[:, 1:], x
+
+
+def turned(x):
+    y = x.permute(2, 0, 1)
+    y[0].add_(3)
+    return y[1:], x[1:, : x.shape[1] - 1], x + 1
+
+
+# Inputs of which one begins past the beginning of its storage.
+LATE = {
+    "last rows": lambda t, a, b, c: t[: a * b * c].view(a, b, c)[-2:],
+    "every other column": lambda t, a, b, c: t[: a * b * c * 2].view(a, b, 2 * c)[-3:, :, ::2],
+    "transposed": lambda t, a, b, c: t[: a * b * c].view(b, a, c)[1:].transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("way", LATE)
+@pytest.mark.parametrize("f", [rows_and_parts, turned])
+def test_views_of_mutated_inputs_that_begin_late(f, way, dynamic, trains):
+    if f is rows_and_parts and way != "last rows":
+        # Of a copy, eager changes nothing of the input.
+        f = turned
+    compiled = torch.compile(f, backend="inrush", dynamic=dynamic, options={"strict": True}, fullgraph=True)
+    for sizes in ((5, 4, 3), (8, 17, 7), (9, 17, 7)):
+        seen = []
+        for function in (f, compiled):
+            leaf = torch.arange(4000.0, requires_grad=trains)
+            x = LATE[way](leaf * 1, *sizes)
+            results = function(x)
+            layouts = [(r.stride(), r.storage_offset(), r.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) for r in results]
+            if trains:
+                sum(r.square().sum() for r in results).backward()
+            seen.append((layouts, [r.detach() for r in results], x.detach(), leaf.grad))
+        assert seen[0][0] == seen[1][0], sizes
+        torch.testing.assert_close(seen[1][1:], seen[0][1:])
