@@ -537,3 +537,9 @@ def test_variance_of_a_large_mean():
         for ours, theirs, want in zip(got, eager, exact):
             allowed = 3 * (theirs.double() - want).abs().max() + 4e-6 * want.abs().max()
             assert (ours.double() - want).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_factors_of_renorm_are_rounded(exact, dtype):
+    numbers = torch.tensor([0.1, 0.7, -0.1, 0.3, 0.0, 1.0, -0.5, 2.0, 3.0, 7.0], dtype=dtype)
+    exact(lambda x: x.renorm(2, 0, 0.7), numbers[torch.randint(0, 10, (70, 7))])

@@ -171,12 +171,14 @@ fn renorm(b: B, args: &Args) -> Result<Vec<ValueId>> {
     )?;
     // Eager adds the same number before it divides.
     let safe = b.by("aten.add.Scalar", norm, 1e-7)?;
-    let inverse = b.unary("aten.reciprocal.default", safe)?;
-    let factor = b.scale(inverse, limit)?;
+    let real = b.dtype(norm)?;
+    let most = b.full(&[], limit, real)?;
+    let factor = b.div(most, safe)?;
     let above = b.by("aten.gt.Scalar", norm, limit)?;
     let factor = b.select_or(above, factor, 1.0)?;
-    let y = b.mul(wide, factor)?;
-    Ok(vec![b.cast(y, dtype)?])
+    // Eager rounds the factor to the dtype of the input.
+    let factor = b.cast(factor, dtype)?;
+    Ok(vec![b.mul(x, factor)?])
 }
 
 /// The dimensions that the norm of a weight goes over: all but one, which is the first or the last in the fused operators. For
