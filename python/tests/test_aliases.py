@@ -306,3 +306,36 @@ def test_views_of_mutated_inputs_that_begin_late(f, way, dynamic, trains):
             seen.append((layouts, [r.detach() for r in results], x.detach(), leaf.grad))
         assert seen[0][0] == seen[1][0], sizes
         torch.testing.assert_close(seen[1][1:], seen[0][1:])
+
+
+SCATTERS = {
+    "as_strided": lambda a: torch.as_strided_scatter(a, a.flatten()[:2].clone(), (2,), (1,)),
+    "slice": lambda a: torch.slice_scatter(a, a[:, 1:2].clone(), 1, 1, 2),
+    "select": lambda a: torch.select_scatter(a, a[:, 1].clone(), 1, 1),
+    "diagonal": lambda a: torch.diagonal_scatter(a, a.diagonal(0, 1, 2).clone(), 0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("scatter", SCATTERS)
+def test_copies_of_overlapping_tensors_are_written(scatter, dynamic):
+    def f(a):
+        copy = SCATTERS[scatter](a)
+        copy.select(1, 0).mul_(2)
+        return copy, copy.roll(1, 2)
+
+    compiled = torch.compile(f, backend="inrush", dynamic=dynamic)
+    for rows in (1, 33, 9):
+        a = torch.arange(500.0).as_strided((rows, 7, 3), (12, 2, 1))
+        expected, got = f(a), compiled(a)
+        assert [t.stride() for t in got] == [t.stride() for t in expected]
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_copies_of_expanded_tensors_are_written_in_kernels(check):
+    def f(a):
+        copy = torch.slice_scatter(a.expand(4, 3), (a * 2).expand(4, 3)[:, :1], 1, 1, 2)
+        copy.select(1, 0).mul_(2)
+        return copy
+
+    check(f, torch.arange(3.0).repeat(4, 1)[:1])

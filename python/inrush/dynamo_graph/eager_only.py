@@ -26,6 +26,9 @@ from inrush.traced_sizes import traced
 
 aten = torch.ops.aten
 
+# Operators that copy a tensor with its strides, so that elements of the copy share places where those of the tensor do.
+_COPIES = (aten.as_strided_scatter.default, aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default)
+
 # Functions that leave the thread in another state, by parts of their names.
 _STATE = ("_functorch", "inference_mode", "dual_level", "saved_tensors_hooks")
 
@@ -239,6 +242,8 @@ class _Looks(TorchDispatchMode):
         if self.why is None and self.past & self.written:
             self.why = f"memory is written at which `as_strided` looks past a view, which PyTorch's tracing does not follow (`{func}`)"
         out = func(*args, **kwargs)
+        if func in _COPIES and _repeats(out):
+            self.repeated.add(_storage(out))
         if looked_at:
             for tensor in _tensors(out):
                 self.windows[id(tensor)] = tensor
